@@ -15,6 +15,14 @@ PEER-UNREACHABLE: A peer cannot be reached at present.
 PEER-LOST: The connection to a peer broke. The peer may have stopped, or the network failed.
 PEER-TOO-SLOW: A peer did not answer in time. Your node stops waiting for it in this exchange or
     request; the peer may try again later.
+RELAY-UNREACHABLE: A member that offers to relay cannot be reached. Your node tries another one.
+RELAY-REFUSED: A member does not relay for your node now: its limits are reached, or the other end
+    did not come. Your node tries another one.
+RELAY-LOST: A connection through a relay broke. The relay, or the peer behind it, may have stopped;
+    your node does not blame the peer.
+RELAY-TOO-SLOW: A relay, or the peer behind it, did not answer in time. Your node does not blame the
+    peer.
+RELAY-FAULT: A connection through a relay failed. Your node does not blame the peer behind it.
 PEER-REFUSED: A peer refused a request, for instance because your node is not on its allowlist yet.
 PEER-FAILED: A peer reports that it could not carry out a request.
 PEER-PROTOCOL: A peer sent a message that the protocol does not allow, and your node dropped the

@@ -32,6 +32,12 @@ KEEP_ENTRIES_MIN = 16
 """Minimum number of ledger entries to keep: a few outer steps, so that any peer can help a peer
 that was briefly offline."""
 
+RELAY_EDGES, RELAY_EDGES_MAX = 2, 64
+"""Number of connections between two peers that a node offers to relay at a time, and the maximum
+number. Each has several streams, and the node accepts at most 256 connections in all."""
+
+RELAY_BYTES_PER_DAY = 20 * 10**9
+
 NOTE_CHARACTERS_MAX = 80
 """Maximum characters of a note to the organiser, who reads many of them in one list."""
 
@@ -82,6 +88,9 @@ class NodeConfig:
     """Whether to write the inner optimizer's state to disk at each outer step (8 bytes per
     parameter), so that a restart does not lose it."""
     limit_up_bytes_per_s: int | None = None
+    relay_edges: int = RELAY_EDGES
+    """Number of pairs of peers that this node relays for at a time; 0 means none."""
+    relay_bytes_per_day: int = RELAY_BYTES_PER_DAY
     keep_snapshots: int | None = 2
     """Number of certified snapshots to keep, with the updates after them; None keeps all."""
     data_cache_bytes: int = 8 * 10**9
@@ -133,6 +142,8 @@ class NodeConfig:
         self._check_data_announce()
         limit = self.limit_up_bytes_per_s
         _require(limit is None or limit >= 1000, "--limit-up", limit, "choose at least 8kbit")
+        edges, most = self.relay_edges, RELAY_EDGES_MAX
+        _require(0 <= edges <= most, "--relay-edges", edges, f"choose 0 to {most}")
         kept = self.keep_snapshots
         _require(kept is None or kept >= 1, "--keep-snapshots", kept, "keep at least 1, or all")
         _require(self.data_cache_bytes >= 0, "--data-cache", self.data_cache_bytes, "use 0 or more")

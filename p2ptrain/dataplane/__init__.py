@@ -13,12 +13,14 @@ observe, ObserveServer             ask a member for the external address of a lo
 PunchSessions                      how two peers behind NATs agree to call each other (sans-IO)
 ExternalAddress, Sightings         the addresses that a node may call if a peer asks for it
 punch_and_dial, punch_and_serve    the two ends of a connection that both peers open at once
+relaying                         connections through a third peer (a package of its own)
 Congestion, probe_congestion       whether our sockets use BBR
 Uplink, UplinkShare, PeerShares    a limit on the bytes sent per second, and how it is shared
 """
 
 from __future__ import annotations
 
+from p2ptrain.dataplane.binding import try_listening
 from p2ptrain.dataplane.candidates import ExternalAddress, Sightings
 from p2ptrain.dataplane.certificates import Credentials, peer_of_certificate
 from p2ptrain.dataplane.congestion import Congestion
@@ -26,7 +28,7 @@ from p2ptrain.dataplane.congestion import probe as probe_congestion
 from p2ptrain.dataplane.dialling import DialHandle
 from p2ptrain.dataplane.endpoint import Endpoint
 from p2ptrain.dataplane.inbox import RingInbox, RingKey
-from p2ptrain.dataplane.listener import Listener, ListenerLimits, try_listening
+from p2ptrain.dataplane.listener import Listener, ListenerLimits
 from p2ptrain.dataplane.local_port import LocalPort
 from p2ptrain.dataplane.observing import Observation, ObserveServer, observe
 from p2ptrain.dataplane.pacing import SendPriority, Ticket

@@ -27,6 +27,11 @@ class DialHandle:
                 raise ConnectionAbortedError("this node gave up dialling")
             self._sock = sock
 
+    @property
+    def is_over(self) -> bool:
+        """Whether `give_up` was called."""
+        return self._over
+
     def branch(self) -> DialHandle:
         """Return a handle for one of several simultaneous tries. It can be given up alone, and is
         given up together with this handle."""

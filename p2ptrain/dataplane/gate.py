@@ -63,8 +63,16 @@ class Gate:
     def is_member(self, peer: PeerId) -> bool:
         return peer in self._members
 
-    def authenticate(self, sock: socket.socket, *, deadline_s: float) -> PeerSocket:
-        """Run the handshake on `sock`, which the gate owns from now on.
+    def authenticate(
+        self,
+        sock: socket.socket,
+        *,
+        deadline_s: float,
+        received: bytes = b"",
+        via: PeerId | None = None,
+    ) -> PeerSocket:
+        """Run the handshake on `sock`, which the gate owns from now on. See `Listener.adopt` for
+        `received` and `via`.
 
         Raises:
             RemoteProtocolError, PeerLost: no valid handshake within `deadline_s`.
@@ -75,13 +83,13 @@ class Gate:
             try:
                 tune(sock)
                 sock.settimeout(deadline_s)
-                secured = TlsSocket(sock, self._current_context(), server=True)
+                secured = TlsSocket(sock, self._current_context(), server=True, received=received)
                 secured.do_handshake()
             except OSError as exc:
                 raise PeerLost(f"a handshake failed: {exc}") from exc
             peer = self._recognise(secured)
             on_failure.pop_all()
-        return PeerSocket(secured, peer, deadline_s=deadline_s)
+        return PeerSocket(secured, peer, deadline_s=deadline_s, via=via)
 
     def _recognise(self, secured: TlsSocket) -> PeerId:
         shown = secured.certificate_der()

@@ -20,7 +20,13 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Protocol
 
 from p2ptrain.dataplane.tls_socket import TlsSocket
-from p2ptrain.errors import LocalProtocolError, PeerLost, PeerTooSlow, RemoteProtocolError
+from p2ptrain.errors import (
+    LocalProtocolError,
+    PeerError,
+    PeerLost,
+    PeerTooSlow,
+    RemoteProtocolError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,6 +48,25 @@ class ShutDownHere(PeerLost):
     """This node shut down the connection, so the peer is not at fault."""
 
     default_code = "SHUT-DOWN"
+
+
+class RelayFault(PeerError):
+    """A connection through a relay failed. Its `peer` is the relay. The peer at the other end may
+    be innocent, so do not blame it: try another relay."""
+
+    default_code = "RELAY-FAULT"
+
+
+class RelayLost(RelayFault, PeerLost):
+    """The connection ended or its bytes were changed. The relay can cause both."""
+
+    default_code = "RELAY-LOST"
+
+
+class RelayTooSlow(RelayFault, PeerTooSlow):
+    """The relay, or the peer behind it, did not send or accept bytes in time."""
+
+    default_code = "RELAY-TOO-SLOW"
 
 
 class SecureSocket(Protocol):
@@ -97,16 +122,32 @@ class PeerSocket:
     message, and could not interpret what follows.
     """
 
-    def __init__(self, sock: socket.socket | TlsSocket, peer: PeerId, *, deadline_s: float) -> None:
+    def __init__(
+        self,
+        sock: socket.socket | TlsSocket,
+        peer: PeerId,
+        *,
+        deadline_s: float,
+        via: PeerId | None = None,
+    ) -> None:
         self._sock = sock
         self._in_records = isinstance(sock, TlsSocket)
         self.peer = peer
+        self.via = via
+        """The relay that the connection goes through; None if it is a direct connection. Without
+        encryption, the relay can change the bytes."""
         self._deadline = time.monotonic() + deadline_s
         self._timeout_s = -1.0
         self._in_use = threading.Lock()
         self._failure = ""
         self.ended = threading.Event()
         """Set by `shutdown` or `close`, when this side no longer uses the connection."""
+
+    @property
+    def is_authentic(self) -> bool:
+        """Whether the peer is to blame for bytes that make no sense. Without encryption, a relay
+        may have changed them."""
+        return self.via is None or self._in_records
 
     def set_deadline(self, seconds_from_now: float) -> None:
         self._deadline = time.monotonic() + seconds_from_now
@@ -135,6 +176,8 @@ class PeerSocket:
             (length,) = _LENGTH.unpack(header)
             if length > bytes_max:
                 self._failure = "it announced a frame that was too long"
+                if not self.is_authentic:
+                    raise self._lost("receive", self._failure)
                 raise RemoteProtocolError(
                     f"it announced a frame of {length} bytes, more than the limit of {bytes_max}",
                     peer=self.peer,
@@ -178,6 +221,30 @@ class PeerSocket:
         self._sock.leave_encryption()
         self._in_records = False
 
+    def take_clear(self) -> tuple[socket.socket, bytes]:
+        """Leave TLS for good. Return the socket, and the plain bytes that were already read from
+        it. Afterwards this object is closed. Raises PeerLost."""
+        assert isinstance(self._sock, TlsSocket)
+        with self._operation("leaving TLS"):
+            if self._in_records:
+                self.leave_encryption()
+            taken = self._sock.take_clear()
+        self.ended.set()
+        return taken
+
+    def lend_descriptor(self) -> int:
+        """Leave TLS for good, and return the non-blocking descriptor. The caller moves bytes with
+        it until it calls `close`. Raises PeerLost; RemoteProtocolError if the peer has sent bytes
+        too early."""
+        assert isinstance(self._sock, TlsSocket)
+        with self._operation("leaving TLS"):
+            if self._in_records:
+                self.leave_encryption()
+            if self._sock.has_ahead:
+                raise RemoteProtocolError("it sent bytes before our answer", peer=self.peer)
+            self._never_block()
+            return self._sock.fileno()
+
     def remote_address(self) -> tuple[str, int]:
         """Return the host and port from which the peer seems to be connected. Raises PeerLost if
         the connection has ended."""
@@ -215,6 +282,8 @@ class PeerSocket:
             self._fail("its deadline passed")
             if self.ended.is_set():
                 raise self._lost(doing, "") from exc
+            if self.via is not None:
+                raise RelayTooSlow(f"{doing}: {self._failure}", peer=self.via) from exc
             raise PeerTooSlow(f"{doing}: {self._failure}", peer=self.peer) from exc
         except (OSError, EOFError) as exc:
             reason = _reason_of(exc)
@@ -233,6 +302,8 @@ class PeerSocket:
     def _lost(self, doing: str, reason: str) -> PeerLost:
         if self.ended.is_set():
             return ShutDownHere(f"{doing}: the connection was shut down here", peer=self.peer)
+        if self.via is not None:
+            return RelayLost(f"{doing}: {reason}", peer=self.via)
         return PeerLost(f"{doing}: {reason}", peer=self.peer)
 
     def _send(self, data: memoryview) -> None:

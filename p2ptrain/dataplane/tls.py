@@ -23,10 +23,11 @@ from p2ptrain.dataplane.dialling import DialHandle
 from p2ptrain.dataplane.endpoint import Endpoint
 from p2ptrain.dataplane.local_port import LocalPort
 from p2ptrain.dataplane.racing import Race
-from p2ptrain.dataplane.sockets import PeerSocket
+from p2ptrain.dataplane.sockets import PeerSocket, RelayFault
 from p2ptrain.dataplane.tls_socket import TlsSocket
 from p2ptrain.encoding import fields, pack, unpack
 from p2ptrain.errors import PeerError, PeerLost, PeerTooSlow, PeerUnreachable, RemoteProtocolError
+from p2ptrain.ids import PeerId
 
 HELLO_BYTES_MAX = 1 << 14
 """Maximum bytes of a hello, which names a run, a step and a purpose, and carries no data."""
@@ -110,7 +111,7 @@ def dial(
     ends = time.monotonic() + deadline_s
     check_owner(endpoint)
     secured = _secured(credentials, endpoint, ends, dialling or DialHandle(), source)
-    return _greet(secured, endpoint, hello, ends=ends, encrypted=encrypted)
+    return greet(secured, endpoint, hello, ends=ends, encrypted=encrypted)
 
 
 def check_owner(endpoint: Endpoint) -> None:
@@ -134,23 +135,26 @@ def dial_over(
     with ExitStack() as on_failure:
         on_failure.callback(secured.close)
         secured.settimeout(max(ends - time.monotonic(), 0.001))
-        _handshake(secured, endpoint)
+        shake_hands(secured, endpoint)
         on_failure.pop_all()
-    return _greet(secured, endpoint, hello, ends=ends, encrypted=encrypted)
+    return greet(secured, endpoint, hello, ends=ends, encrypted=encrypted)
 
 
-def _greet(
+def greet(
     secured: TlsSocket,
     endpoint: Endpoint,
     hello: Mapping[str, object],
     *,
     ends: float,
     encrypted: bool,
+    via: PeerId | None = None,
 ) -> PeerSocket:
-    """Send the hello on a connection on which the peer has proved its identity."""
+    """Send the hello on a connection on which the peer has proved its identity. The connection goes
+    through the relay `via`, if there is one. Raises what `introduce` raises."""
     with ExitStack() as on_failure:
         on_failure.callback(secured.close)
-        connection = PeerSocket(secured, endpoint.peer, deadline_s=ends - time.monotonic())
+        left_s = max(ends - time.monotonic(), 0.0)
+        connection = PeerSocket(secured, endpoint.peer, deadline_s=left_s, via=via)
         introduce(connection, hello)
         if not encrypted:
             connection.leave_encryption()
@@ -215,7 +219,7 @@ def _secured_at(
         context = tls_context(credentials, [endpoint.certificate_der], server=False)
         secured = TlsSocket(sock, context, server=False)
         secured.settimeout(max(ends - time.monotonic(), 0.001))
-        _handshake(secured, endpoint)
+        shake_hands(secured, endpoint)
         on_failure.pop_all()
     return secured
 
@@ -242,7 +246,9 @@ def _connect(
     return sock
 
 
-def _handshake(secured: TlsSocket, endpoint: Endpoint) -> None:
+def shake_hands(secured: TlsSocket, endpoint: Endpoint) -> None:
+    """Let the peer prove that it is `endpoint.peer`. Raises PeerTooSlow, PeerUnreachable or
+    RemoteProtocolError."""
     peer = endpoint.peer
     try:
         secured.do_handshake()
@@ -273,6 +279,8 @@ def introduce(sock: PeerSocket, hello: Mapping[str, object]) -> None:
     try:
         sock.send_frame(packed)
         answer = sock.receive_frame(HELLO_BYTES_MAX)
+    except RelayFault:
+        raise
     except PeerLost as exc:
         # In TLS 1.3 the listener checks our certificate after our side of the handshake has ended.
         raise PeerUnreachable(f"refused: {exc.what}", peer=sock.peer) from exc

@@ -38,12 +38,21 @@ _scratch = threading.local()
 class TlsSocket:
     """Owns `sock` and takes over its timeout. One thread uses it at a time, except for `shutdown`.
 
-    Run `do_handshake` before anything else.
+    Run `do_handshake` before anything else. `received` are bytes that were already read from
+    `sock`.
     """
 
-    def __init__(self, sock: socket.socket, context: ssl.SSLContext, *, server: bool) -> None:
+    def __init__(
+        self,
+        sock: socket.socket,
+        context: ssl.SSLContext,
+        *,
+        server: bool,
+        received: bytes = b"",
+    ) -> None:
         self._sock = sock
         self._incoming = ssl.MemoryBIO()
+        self._incoming.write(received)
         self._outgoing = ssl.MemoryBIO()
         self._timeout_s = sock.gettimeout()
         self._ends: float | None = None
@@ -116,6 +125,17 @@ class TlsSocket:
         self._clear = True
         self._sock.settimeout(self._timeout_s)
         self._ahead = memoryview(self._incoming.read())
+
+    @property
+    def has_ahead(self) -> bool:
+        """Whether plain bytes arrived before `leave_encryption` that have not been read yet."""
+        return bool(self._ahead)
+
+    def take_clear(self) -> tuple[socket.socket, bytes]:
+        """Return the socket, and the plain bytes that were already read from it. This object no
+        longer owns the socket. Call this after `leave_encryption`."""
+        assert self._clear
+        return socket.socket(fileno=self._sock.detach()), bytes(self._ahead)
 
     def certificate_der(self) -> bytes:
         """Return the peer's certificate; empty if there is none."""

@@ -25,6 +25,7 @@ from p2ptrain.node.consensus import pruning
 from p2ptrain.node.data_plane import open_data_plane, swarm_limit
 from p2ptrain.node.gossip import path_probes
 from p2ptrain.node.reduce import ring_order
+from p2ptrain.node.relaying.own_relay import open_relay
 from p2ptrain.node.state.alerts import Alerts
 from p2ptrain.node.state.changes import Changes
 from p2ptrain.node.state.context import Context
@@ -113,6 +114,7 @@ async def assembled(around: Surroundings) -> AsyncIterator[Context]:
             own_heartbeat=own_heartbeat,
         )
         _serve_probes(context)
+        open_relay(stack, context)
         _record_congestion(context)
         yield context
 

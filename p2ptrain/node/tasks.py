@@ -37,6 +37,7 @@ from p2ptrain.node.outer_state.retention import keep_store_small
 from p2ptrain.node.outer_state.scrub import scrub
 from p2ptrain.node.port_mapping.keep_mapped import keep_ports_mapped
 from p2ptrain.node.reduce.reduce_task import run_reduces
+from p2ptrain.node.relaying.meetings import answer_meetings
 from p2ptrain.node.state.context import Context
 from p2ptrain.node.training.evaluation_task import gather_validation
 from p2ptrain.node.training.lease_data import fetch_ahead
@@ -99,6 +100,7 @@ async def run_tasks(
         nursery.start_soon(print_progress, context, print_line)
         nursery.start_soon(hello_server.pass_requests_on, context)
         nursery.start_soon(keep_ports_mapped, context)
+        nursery.start_soon(answer_meetings, context)
         nursery.start_soon(decisions.tell_decisions, context)
         nursery.start_soon(admit_by_token, context)
         await learn_data(context)

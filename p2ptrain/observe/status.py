@@ -98,6 +98,11 @@ class NodeStatus:
     them."""
     reach: str = ""
     """Says whether other peers can dial this node's data plane."""
+    relaying: str = ""
+    """Says how much this node relays for members that cannot connect to each other, and for whom;
+    empty if it does not relay."""
+    relayed: Mapping[str, object] = field(default_factory=dict)
+    """The numbers in `relaying`, with the bytes that each peer sent."""
     role: str = ""
     """voter, learner, or empty if this node is not a member."""
     members: tuple[MemberStatus, ...] = ()
@@ -178,6 +183,7 @@ def status_lines(status: NodeStatus) -> list[str]:
         ("exchange", status.exchanged),
         ("average", status.averaging),
         ("reach", status.reach),
+        ("relaying", status.relaying),
     )
     lines += [f"{name:<10}{words}" for name, words in told if words]
     lines += [f"pending   {words}" for words in status.asking]

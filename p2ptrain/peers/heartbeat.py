@@ -37,6 +37,8 @@ takes 54 bytes."""
 
 COUNT_MAX = 1 << 53
 
+_RELAYS = "/p2ptrain-relays/"
+
 SHARE_BLOCKS_MAX = 4096
 """Maximum number of held-out blocks in one member's share of a validation."""
 
@@ -153,6 +155,10 @@ class Heartbeat:
     snapshot: SnapshotReport | None = None
     """The newest snapshot that the sender wrote."""
     mark: bytes = b""
+    relays: int = 0
+    """How many edges the sender offers to relay, free or in use; see `dataplane/relaying`. On the
+    wire, it is a text among the addresses: older versions take it for a malformed address and skip
+    it, while they would refuse an unknown field."""
 
     def follows(self, earlier: Heartbeat | None) -> bool:
         """Return whether this heartbeat is newer than `earlier`, the last one that was accepted."""
@@ -167,7 +173,9 @@ def encode(heartbeat: Heartbeat) -> bytes:
         each.name: getattr(heartbeat, each.name) for each in dataclass_fields(heartbeat)
     }
     wire["state"] = heartbeat.state[:STATE_CHARACTERS_MAX]
-    wire["addresses"] = heartbeat.addresses[:ADDRESSES_MAX]
+    offer = (f"{_RELAYS}{heartbeat.relays}",) if heartbeat.relays else ()
+    wire["addresses"] = (*heartbeat.addresses[: ADDRESSES_MAX - len(offer)], *offer)
+    del wire["relays"]
     wire["lacks"] = heartbeat.lacks[:LACKS_MAX]
     wire["paths"] = [[peer, path.rate, path.delay_ms] for peer, path in heartbeat.paths]
     if heartbeat.reduce is not None:
@@ -205,7 +213,7 @@ def decode(data: bytes) -> Heartbeat:
     wire |= {name: _count(wire[name]) for name in counts}
     wire["incarnation"] = _count(wire["incarnation"], INCARNATION_MAX)
     wire["state"] = _printable(wire["state"][:STATE_CHARACTERS_MAX])
-    wire["addresses"] = _addresses(wire["addresses"])
+    wire["addresses"], wire["relays"] = _without_relays(_addresses(wire["addresses"]))
     wire["ready"] = _ready(wire["ready"])
     wire["reduce"] = _reduce(wire["reduce"])
     wire["lacks"] = _peers(wire["lacks"], LACKS_MAX)
@@ -225,13 +233,20 @@ def _printable(text: str) -> str:
     return "".join(character if character.isprintable() else "�" for character in text)
 
 
-def _addresses(value: list[object]) -> tuple[object, ...]:
+def _addresses(value: list[object]) -> tuple[str, ...]:
     if len(value) > ADDRESSES_MAX or not all(
         isinstance(item, str) and len(item) <= ADDRESS_CHARACTERS_MAX and item.isprintable()
         for item in value
     ):
         raise RemoteProtocolError("a heartbeat has too many addresses, or an invalid one")
-    return tuple(value)
+    return tuple(map(str, value))
+
+
+def _without_relays(texts: tuple[str, ...]) -> tuple[tuple[str, ...], int]:
+    """Separate the addresses from the number of edges that the sender offers to relay."""
+    offers = [each.removeprefix(_RELAYS) for each in texts if each.startswith(_RELAYS)]
+    valid = [int(each) for each in offers if each.isascii() and each.isdigit() and len(each) < 4]
+    return tuple(each for each in texts if not each.startswith(_RELAYS)), max(valid, default=0)
 
 
 def _ready(value: object) -> ReadyReport | None:

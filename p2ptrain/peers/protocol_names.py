@@ -38,6 +38,9 @@ ENDPOINT_PROTOCOL = "/p2ptrain/endpoint/1"
 ENDPOINT_BYTES_MAX = 4096
 """Maximum size of a message in bytes: a certificate of at most 2 kB, and where its peer listens."""
 
+RELAY_PROTOCOL = "/p2ptrain/relay/1"
+"""Asks a member to meet the asker at a relay; see `relay_messages`."""
+
 REACH_PROTOCOL = "/p2ptrain/reach/1"
 """Asks a member to connect back to both ports of the asker; see `reach_messages`."""
 

@@ -23,6 +23,7 @@ OWNERS = {
     "OwnHeartbeat": "gossip",
     "PortMappings": "port_mapping",
     "ReduceState": "reduce",
+    "Relaying": "relaying",
     "TrainerState": "training",
 }
 """The folder of `p2ptrain/node` that changes each state object."""

@@ -49,7 +49,7 @@ def test_every_option_reaches_the_configuration(
     p2ptrain(
         *("node", "--home", tmp_path, "--bootstrap", "/a", "--bootstrap", "/b", "--listen", "/l"),
         *("--announce", "/n", "--data-listen", "[::1]:4202", "--seed", "--ranks", 2),
-        *("--data-announce", "203.0.113.7:4203"),
+        *("--data-announce", "203.0.113.7:4203", "--relay-edges", 9, "--relay-per-day", "50GB"),
         *("--threads", 3, "--device", "cpu", "--limit-up", "8Mbit", "--run", "ab" * 32),
         *("--no-wait", "--yes", "--mdns", "--no-port-mapping", "-v"),
     )
@@ -67,12 +67,21 @@ def test_every_option_reaches_the_configuration(
             threads=3,
             device="cpu",
             limit_up_bytes_per_s=1_000_000,
+            relay_edges=9,
+            relay_bytes_per_day=50 * 10**9,
             wait_for_approval=False,
             run=RunId("ab" * 32),
             assume_yes=True,
             mdns=True,
         )
     ]
+
+
+def test_relaying_can_be_switched_off(
+    p2ptrain: Command, started: list[NodeConfig], tmp_path: Path
+) -> None:
+    p2ptrain("node", "--home", tmp_path, "--no-relay", "--relay-edges", 9)
+    assert started == [NodeConfig(tmp_path, port_mapping=True, relay_edges=0)]
 
 
 def test_home_may_come_from_the_environment(
@@ -92,6 +101,8 @@ def test_home_may_come_from_the_environment(
         ["--ranks", "0"],
         ["--device", "tpu"],
         ["--limit-up", "8"],
+        ["--relay-edges", "65"],
+        ["--relay-per-day", "much"],
         ["--data-listen", "4202"],
         ["--data-announce", "a.name:4202"],
         ["--data-announce", "203.0.113.7:0"],

@@ -17,6 +17,7 @@ from p2ptrain.archive.ledger_on_disk import rules_of
 from p2ptrain.dataplane import punch_messages
 from p2ptrain.dataplane.candidates import ExternalAddress
 from p2ptrain.dataplane.certificates import Credentials
+from p2ptrain.dataplane.relaying import messages as relay_wire
 from p2ptrain.encoding import pack
 from p2ptrain.identity import Identity
 from p2ptrain.ids import Digest
@@ -25,7 +26,13 @@ from p2ptrain.ledger.chain.state import encode_state
 from p2ptrain.ledger.history.base import Checkpoint
 from p2ptrain.net import addresses, invitation, kad
 from p2ptrain.node.joining import base_server
-from p2ptrain.peers import forwarded_messages, heartbeat, hello_messages, identity_messages
+from p2ptrain.peers import (
+    forwarded_messages,
+    heartbeat,
+    hello_messages,
+    identity_messages,
+    relay_messages,
+)
 from p2ptrain.ring import wire as ring_wire
 from p2ptrain.ring.blame import Blame
 from p2ptrain.run import Allowlist, Denial, JoinRequest, Ticket
@@ -35,6 +42,7 @@ from tests.fuzz.targets import MEMBERS, ORGANISER, run
 
 DIGEST = Digest("ab" * 32)
 NONCE = bytes(16)
+RELAY_KEY = relay_wire.EdgeKey(run().id, 3, 0, 1, MEMBERS[0])
 
 
 def frame(body: bytes) -> bytes:
@@ -168,6 +176,10 @@ GOOD: dict[str, bytes] = {
     "punch-message": punch_messages.encode(
         punch_messages.PunchOffer(NONCE, "a stream", 0, (ExternalAddress("203.0.113.7", 4202),))
     ),
+    "relay-hello": pack(relay_wire.RelayRequest(MEMBERS[0], MEMBERS[1], RELAY_KEY).to_hello()),
+    "relay-answer": relay_wire.encode_answer(None),
+    "relay-meeting": relay_messages.MeetRequest(MEMBERS[1], RELAY_KEY).encode(),
+    "relay-meeting-reply": relay_messages.encode_reply("busy"),
     "probe-request": frame(pack({"bytes": 1 << 20})),
     "ring-header": ring_wire.Header(ring_wire.Kind.SUM, 0, 1, 2, 64, 3, 0, bytes(8)).encode(),
     "ring-blame": ring_wire.encode_blame(Blame((MEMBERS[0],), "it is silent")),

@@ -27,6 +27,7 @@ from p2ptrain.archive import chain_log
 from p2ptrain.dataplane import observing, probing, punch_messages, tls
 from p2ptrain.dataplane.certificates import peer_of_certificate
 from p2ptrain.dataplane.endpoint import Endpoint
+from p2ptrain.dataplane.relaying import messages as relay_wire
 from p2ptrain.dataplane.sockets import PeerSocket
 from p2ptrain.encoding import unpack
 from p2ptrain.errors import (
@@ -59,6 +60,7 @@ from p2ptrain.peers import (
     heartbeat_delta,
     hello_messages,
     identity_messages,
+    relay_messages,
 )
 from p2ptrain.portmap import natpmp, pcp, ssdp, upnp
 from p2ptrain.portmap.values import NONCE_BYTES, MapRequest, Protocol
@@ -142,6 +144,12 @@ def _raw_socket(read: Callable[[socket.socket], object]) -> Read:
 
 def _chunk(sock: PeerSocket) -> object:
     return swarm_wire.receive_response(sock, bytearray(CHUNK_BYTES_MAX), WAIT_S)
+
+
+def _relay_hello(data: bytes) -> object:
+    value = unpack(data, bytes_max=tls.HELLO_BYTES_MAX)
+    hello = value if isinstance(value, dict) else {}
+    return relay_wire.RelayRequest.from_hello(hello, MEMBERS[0])
 
 
 def _ring_header(data: bytes) -> object:
@@ -287,6 +295,10 @@ TARGETS: dict[str, Target] = {
     "chunk-response": Target(_over_socket(_chunk), FROM_SOCKET),
     "observe-answer": Target(observing.decode_answer),
     "punch-message": Target(punch_messages.decode),
+    "relay-hello": Target(_relay_hello),
+    "relay-answer": Target(relay_wire.decode_answer),
+    "relay-meeting": Target(relay_messages.decode_request),
+    "relay-meeting-reply": Target(relay_messages.decode_reply),
     "probe-request": Target(_over_socket(probing.wanted_bytes), FROM_SOCKET),
     "ring-header": Target(_ring_header),
     "ring-blame": Target(lambda data: ring_wire.decode_blame(data, MEMBERS)),

@@ -62,6 +62,27 @@ def test_heartbeat_survives_encoding(heartbeat: Heartbeat) -> None:
     assert decode(encode(heartbeat)) == heartbeat
 
 
+def test_offer_to_relay_is_a_text_that_older_versions_skip() -> None:
+    """Their decoder refuses an unknown field, and takes the text for a malformed address."""
+    offering = replace(FULL, relays=2)
+    wire = unpack(encode(offering), bytes_max=HEARTBEAT_BYTES_MAX)
+    assert isinstance(wire, dict)
+    assert "relays" not in wire
+    assert wire["addresses"] == [*FULL.addresses, "/p2ptrain-relays/2"]
+    assert decode(encode(offering)) == offering
+    full = replace(offering, addresses=tuple(f"/ip4/192.0.2.{host}/tcp/1" for host in range(8)))
+    assert decode(encode(full)) == replace(full, addresses=full.addresses[:7])
+
+
+@pytest.mark.parametrize("said", ["", "-1", "x", "²", "1234"])
+def test_malformed_offer_to_relay_offers_nothing(said: str) -> None:
+    wire = unpack(encode(FULL), bytes_max=HEARTBEAT_BYTES_MAX)
+    assert isinstance(wire, dict)
+    assert decode(pack(wire | {"addresses": [f"/p2ptrain-relays/{said}"]})) == replace(
+        FULL, addresses=()
+    )
+
+
 def spoiled(**changes: object) -> bytes:
     """Return the bytes of a heartbeat with these changes, which make it invalid."""
     wire = unpack(encode(FULL), bytes_max=HEARTBEAT_BYTES_MAX)

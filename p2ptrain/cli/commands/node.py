@@ -85,6 +85,8 @@ def config_of(
         ranks_host=ranks_host,
         ranks_port=ranks_port,
         limit_up_bytes_per_s=None if limits.limit_up is None else parse_rate(limits.limit_up),
+        relay_edges=limits.relay_edges if limits.relay else 0,
+        relay_bytes_per_day=parse_size(limits.relay_per_day),
         keep_snapshots=parse_snapshots(limits.keep_snapshots),
         data_cache_bytes=parse_size(limits.data_cache),
         scrub_bytes_per_s=None if limits.scrub == "off" else parse_rate(limits.scrub),

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from p2ptrain.config.node import DATA_LISTEN, LISTEN
+from p2ptrain.config.node import DATA_LISTEN, LISTEN, RELAY_EDGES
 
 BootstrapOption = Annotated[
     list[str] | None,
@@ -149,6 +149,21 @@ class LimitOptions:
             help="Upload limit for bulk data per second, such as 8Mbit or 2MB.",
         ),
     ] = None
+    relay: Annotated[
+        bool,
+        typer.Option(
+            "--relay/--no-relay",
+            help="Pass bytes on between members that cannot connect to each other.",
+        ),
+    ] = True
+    relay_edges: Annotated[
+        int,
+        typer.Option("--relay-edges", metavar="N", help="Pairs of members to relay for at a time."),
+    ] = RELAY_EDGES
+    relay_per_day: Annotated[
+        str,
+        typer.Option("--relay-per-day", metavar="SIZE", help="Bytes to relay each day, at most."),
+    ] = "20GB"
     keep_snapshots: Annotated[
         str,
         typer.Option(

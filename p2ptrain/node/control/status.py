@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict
 
 from p2ptrain.ids import PeerId
@@ -11,6 +12,7 @@ from p2ptrain.node.gossip import amendment_gossip, reachability
 from p2ptrain.node.joining import hello_server
 from p2ptrain.node.outer_state.state_digest import state_digest
 from p2ptrain.node.reduce import ring_order
+from p2ptrain.node.relaying import own_relay
 from p2ptrain.node.state.context import Context
 from p2ptrain.observe.states import rate, size, words
 from p2ptrain.observe.status import MemberStatus, NodeStatus
@@ -29,9 +31,7 @@ async def status(context: Context) -> NodeStatus:
     agreement = context.ledger.core.status(context.now())
     validation = context.trainer.validation.newest
     newest = context.trainer.progress
-    waited_for = ", ".join(map(peer_name, agreement.waiting_for))
     cautions = (*context.alerts.doubts, *context.alerts.warnings.values())
-    asking = hello_server.waiting_peers(context)[:ASKING_MAX]
     return NodeStatus(
         peer=context.me,
         peer_name=peer_name(context.me),
@@ -63,12 +63,14 @@ async def status(context: Context) -> NodeStatus:
         trainer=context.trainer.device,
         inner_from=context.sharing.inner_from,
         learning=asdict(context.reduce.comparison) if context.reduce.comparison else {},
-        waits_for=f"{agreement.reason}: {waited_for}" if waited_for else agreement.reason,
+        waits_for=_waits_for(agreement.reason, agreement.waiting_for),
         branch=branch_warning.in_words(agreement.branch, context.ledger.core),
         amended=amendment_gossip.in_words(context),
         averaging=ring_order.in_words(context),
-        asking=tuple(hello_server.request_line(context, peer) for peer in asking),
+        asking=_asking(context),
         reach=reachability.in_words(context),
+        relaying=own_relay.in_words(context.peers.relaying.totals),
+        relayed=own_relay.as_json(context.peers.relaying.totals),
         role=_role(context, context.me),
         members=tuple(_member(context, peer) for peer in state.members),
         addresses=tuple(context.network.addresses()),
@@ -82,6 +84,16 @@ async def status(context: Context) -> NodeStatus:
         warnings=tuple(each.words for each in cautions),
         cautions=cautions,
     )
+
+
+def _asking(context: Context) -> tuple[str, ...]:
+    asking = hello_server.waiting_peers(context)[:ASKING_MAX]
+    return tuple(hello_server.request_line(context, peer) for peer in asking)
+
+
+def _waits_for(reason: str, peers: Iterable[PeerId]) -> str:
+    waited_for = ", ".join(map(peer_name, peers))
+    return f"{reason}: {waited_for}" if waited_for else reason
 
 
 def _sending(context: Context) -> str:

@@ -33,7 +33,7 @@ from p2ptrain.node.gossip import outdated_heartbeats, reachability
 from p2ptrain.node.gossip.allowlist_gossip import offer_allowlist, take_allowlist
 from p2ptrain.node.gossip.allowlist_notices import AllowlistNotices
 from p2ptrain.node.gossip.amendment_gossip import take_amendments
-from p2ptrain.node.gossip.own_endpoint import own_endpoint, told_addresses
+from p2ptrain.node.gossip.own_endpoint import own_endpoint, relays_offered, told_addresses
 from p2ptrain.node.gossip.reachability import judged_reach
 from p2ptrain.node.state.context import Context
 from p2ptrain.node.training import evaluation_task
@@ -134,6 +134,7 @@ def describe(
         validation=context.trainer.validation.own,
         snapshot=SnapshotReport(max(own), own[max(own)]) if own else None,
         mark=context.identities.watch.mark.signature,
+        relays=relays_offered(context),
     )
 
 

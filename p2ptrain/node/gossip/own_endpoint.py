@@ -75,4 +75,11 @@ def told_addresses(context: Context) -> tuple[str, ...]:
     """Return the addresses for this node's heartbeats: those of the control plane, as far as there
     is room, and those of the data plane."""
     data = [str(each) for each in own_candidates(context)]
-    return (*context.network.addresses()[: ADDRESSES_MAX - len(data)], *data)
+    # One more text says how many edges this node relays (`peers/heartbeat`).
+    room = ADDRESSES_MAX - len(data) - (relays_offered(context) > 0)
+    return (*context.network.addresses()[:room], *data)
+
+
+def relays_offered(context: Context) -> int:
+    """Return how many edges this node offers to relay: none unless others reach its data plane."""
+    return context.peers.relaying.offered if context.own_heartbeat.dialled else 0

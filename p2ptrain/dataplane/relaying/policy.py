@@ -1,0 +1,259 @@
+"""Decide for whom a member relays, how much, and for how long.
+
+A relay gives away its upload, so it does so only for the run, and within limits:
+
+- Both ends are members of the roster. An edge of a reduce is relayed only between participants of
+  that attempt, and only while that attempt lasts.
+- A few edges at a time; an edge is a pair of peers with all its streams. Fetches of chunks get half
+  of them at most, since reduces make everybody wait.
+- A number of bytes each day. At that number new edges are refused. Edges that exist may continue
+  for 5 % more, since each broken edge costs a whole attempt; then they are ended.
+
+An edge that was refused once is refused for some seconds, so that both of its ends hear the same
+answer and go on to the next relay.
+
+*Whose word is it?* Only the ledger says who takes part. Two lying participants can occupy an edge
+for as long as their attempt lasts; they cannot make the relay connect to anybody.
+
+This module has no clock and no sockets. `server` feeds it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from p2ptrain.dataplane.relaying.messages import (
+    EdgeId,
+    EdgeKey,
+    Refusal,
+    Refused,
+    RelayRequest,
+)
+from p2ptrain.errors import LocalProtocolError
+from p2ptrain.ids import PeerId, RunId
+from p2ptrain.rate_limit import Allowance
+
+EDGES, BYTES_PER_DAY = 2, 20 * 10**9
+"""The offer of a node whose user does not say otherwise. The bytes are 1.9 Mbit/s all day long."""
+EDGES_MAX = 64
+CONNECTIONS_MAX = 128
+"""Maximum number of connections to the relay that wait or are joined: half of the listener's."""
+OVER_THE_DAY = 1.05
+"""Edges are ended when this multiple of the daily limit has been relayed."""
+LIMIT_SHARE = 0.25
+"""Share of the user's upload limit that relayed bytes may use."""
+REFUSED_S = 5.0
+REFUSED_MAX = 256
+ASKS_AT_ONCE, ASKS_PER_S = 64, 8.0
+"""Requests of one peer: all streams of an edge at once, then those of an edge every few seconds."""
+PEERS_MAX = 1024
+"""Maximum number of peers for which relayed bytes are counted one by one."""
+FETCH_S = 900.0
+"""Maximum seconds of a relayed fetch. The fetcher may ask again afterwards."""
+
+
+@dataclass(frozen=True, slots=True)
+class RelayLimits:
+    """`edges`: how many edges are relayed at a time; 0 offers nothing. `connections_max` also
+    counts connections that wait for their other end."""
+
+    edges: int = EDGES
+    bytes_per_day: int = BYTES_PER_DAY
+    connections_max: int = CONNECTIONS_MAX
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.edges <= EDGES_MAX or self.bytes_per_day < 0:
+            raise LocalProtocolError(f"invalid limits of a relay: {self}")
+
+    @property
+    def fetches(self) -> int:
+        """Maximum number of edges that fetch chunks."""
+        return max(self.edges // 2, min(self.edges, 1))
+
+
+@dataclass(frozen=True, slots=True)
+class RelayView:
+    """The statements of the relay's own ledger. `attempt` is the current attempt at outer step
+    `step`, and `participants` are its peers. Before an attempt has begun, `attempt` is the next
+    one's number and there are no participants."""
+
+    run: RunId
+    members: Collection[PeerId]
+    step: int
+    attempt: int
+    participants: Collection[PeerId] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NotYet:
+    """The request may become plausible: the relay's ledger may be behind that of the asker."""
+
+    reason: str
+
+
+Verdict = NotYet | Refused | None
+"""None allows the request."""
+
+
+def judge(request: RelayRequest, view: RelayView) -> Verdict:
+    """Decide whether the two peers may use this relay for this purpose, by the ledger alone."""
+    key, ends = request.key, (request.peer, request.other)
+    if key.run != view.run:
+        return _not_allowed("this relay takes part in another run")
+    if not all(end in view.members for end in ends):
+        return _not_allowed("both ends must be members")
+    if not isinstance(key, EdgeKey):
+        return None
+    if (key.step, key.attempt) < (view.step, view.attempt):
+        return _not_allowed("this attempt is over")
+    if (key.step, key.attempt) == (view.step, view.attempt) and view.participants:
+        if all(end in view.participants for end in ends):
+            return None
+        return _not_allowed("both ends must take part in this attempt")
+    if key.step in (view.step, view.step + 1):
+        return NotYet("this relay has not heard of this attempt yet")
+    return _not_allowed("this attempt is too far ahead")
+
+
+def _not_allowed(reason: str) -> Refused:
+    return Refused(Refusal.NOT_ALLOWED, reason)
+
+
+@dataclass(slots=True)
+class _Edge:
+    """An edge that is being relayed."""
+
+    since: float
+    streams: int = 0
+    relayed_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class EndedEdge:
+    """An edge whose last stream has ended."""
+
+    edge: EdgeId
+    seconds: float
+    relayed_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class RelayTotals:
+    """The bytes that were relayed since the start. `by_peer` counts those that each peer sent."""
+
+    edges_now: int
+    edges_most: int
+    today_bytes: int
+    total_bytes: int
+    by_peer: tuple[tuple[PeerId, int], ...]
+
+
+@dataclass(slots=True)
+class RelayBook:
+    """The edges of a relay, and the bytes that it has relayed. `day` is the number of the current
+    day. Not thread-safe."""
+
+    limits: RelayLimits
+    _edges: dict[EdgeId, _Edge] = field(default_factory=dict)
+    _refused: dict[EdgeId, tuple[float, Refused]] = field(default_factory=dict)
+    _asked: Allowance = field(default_factory=lambda: Allowance(ASKS_AT_ONCE, ASKS_PER_S))
+    _day: int = 0
+    _today_bytes: int = 0
+    _total_bytes: int = 0
+    _by_peer: Counter[PeerId] = field(default_factory=Counter)
+
+    def ask(self, request: RelayRequest, *, connections: int, now: float, day: int) -> Verdict:
+        """Count a new request, and return whether limits forbid it. `connections` is the number of
+        other connections to the relay."""
+        self._begin_day(day)
+        edge = request.edge
+        until, refused = self._refused.get(edge, (now, None))
+        if refused is not None and now < until:
+            return refused
+        if not self._asked.consume(request.peer, 1, now):
+            return Refused(Refusal.FULL, "this peer asks too often")
+        if connections >= self.limits.connections_max:
+            return self._refuse(edge, "this relay has too many connections", now)
+        if why := self._why_full(edge):
+            return self._refuse(edge, why, now)
+        return None
+
+    def begin(self, edge: EdgeId, *, now: float, day: int) -> Refused | None:
+        """Begin a stream, now that both ends have come. Call `end` later, unless this refuses."""
+        self._begin_day(day)
+        if why := self._why_full(edge):
+            return self._refuse(edge, why, now)
+        self._edges.setdefault(edge, _Edge(now)).streams += 1
+        return None
+
+    def end(self, edge: EdgeId, *, now: float) -> EndedEdge | None:
+        """Count the end of a stream. Return the whole edge if this was its last stream."""
+        found = self._edges[edge]
+        found.streams -= 1
+        if found.streams:
+            return None
+        del self._edges[edge]
+        return EndedEdge(edge, now - found.since, found.relayed_bytes)
+
+    def count(self, edge: EdgeId, sender: PeerId, relayed: int, *, day: int) -> bool:
+        """Count bytes that were relayed for `sender`. Return whether the edge may continue."""
+        self._begin_day(day)
+        self._today_bytes += relayed
+        self._total_bytes += relayed
+        if sender in self._by_peer or len(self._by_peer) < PEERS_MAX:
+            self._by_peer[sender] += relayed
+        self._edges[edge].relayed_bytes += relayed
+        return self._today_bytes < OVER_THE_DAY * self.limits.bytes_per_day
+
+    def offered(self, day: int) -> int:
+        """Return how many edges this relay offers, free or in use. It is 0 when the day's bytes are
+        used up. Edges in use do not lower it: otherwise the two ends of the next edge, which hear
+        of changes at different times, would choose different relays."""
+        self._begin_day(day)
+        return 0 if self._today_bytes >= self.limits.bytes_per_day else self.limits.edges
+
+    def totals(self, day: int) -> RelayTotals:
+        self._begin_day(day)
+        return RelayTotals(
+            len(self._edges),
+            self.limits.edges,
+            self._today_bytes,
+            self._total_bytes,
+            tuple(self._by_peer.most_common()),
+        )
+
+    def _why_full(self, edge: EdgeId) -> str:
+        if self._today_bytes >= self.limits.bytes_per_day:
+            return "this relay has used up its bytes of today"
+        if edge in self._edges:
+            return ""
+        fetches = sum(each.is_fetch for each in self._edges)
+        if len(self._edges) >= self.limits.edges:
+            return "this relay is busy with other edges"
+        if edge.is_fetch and fetches >= self.limits.fetches:
+            return "this relay is busy with other fetches"
+        return ""
+
+    def _refuse(self, edge: EdgeId, reason: str, now: float) -> Refused:
+        refused = Refused(Refusal.FULL, reason)
+        self._refused.pop(edge, None)
+        self._refused[edge] = now + REFUSED_S, refused
+        if len(self._refused) > REFUSED_MAX:
+            del self._refused[next(iter(self._refused))]
+        return refused
+
+    def _begin_day(self, day: int) -> None:
+        if day != self._day:
+            self._day, self._today_bytes = day, 0
+
+
+def is_over(request: RelayRequest, view: RelayView, *, seconds: float) -> str:
+    """Return why a connection that has been relayed for `seconds` must end; "" if it may go on."""
+    verdict = judge(request, view)
+    if isinstance(verdict, Refused):
+        return verdict.reason
+    if not isinstance(request.key, EdgeKey) and seconds >= FETCH_S:
+        return "a relayed fetch must end after a while"
+    return ""

@@ -1,0 +1,1 @@
+"""Relay for members that cannot connect to each other, and connect through a relay."""
