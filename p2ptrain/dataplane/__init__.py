@@ -19,6 +19,7 @@ Uplink, UplinkShare, PeerShares    a limit on the bytes sent per second, and how
 
 from __future__ import annotations
 
+from p2ptrain.dataplane.binding import try_listening
 from p2ptrain.dataplane.candidates import ExternalAddress, Sightings
 from p2ptrain.dataplane.certificates import Credentials, peer_of_certificate
 from p2ptrain.dataplane.congestion import Congestion
@@ -26,7 +27,7 @@ from p2ptrain.dataplane.congestion import probe as probe_congestion
 from p2ptrain.dataplane.dialling import DialHandle
 from p2ptrain.dataplane.endpoint import Endpoint
 from p2ptrain.dataplane.inbox import RingInbox, RingKey
-from p2ptrain.dataplane.listener import Listener, ListenerLimits, try_listening
+from p2ptrain.dataplane.listener import Listener, ListenerLimits
 from p2ptrain.dataplane.local_port import LocalPort
 from p2ptrain.dataplane.observing import Observation, ObserveServer, observe
 from p2ptrain.dataplane.pacing import SendPriority, Ticket

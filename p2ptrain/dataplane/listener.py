@@ -12,7 +12,6 @@ so that connection is most likely from a silent peer, whose handshake would neve
 
 from __future__ import annotations
 
-import errno
 import selectors
 import socket
 import threading
@@ -24,12 +23,12 @@ from dataclasses import dataclass
 from functools import partial
 
 from p2ptrain.address_group import Arrivals, plain_host, site_of
+from p2ptrain.dataplane.binding import bind
 from p2ptrain.dataplane.certificates import Credentials
 from p2ptrain.dataplane.gate import TRUSTED_MAX, Gate
 from p2ptrain.dataplane.sockets import PeerSocket
 from p2ptrain.dataplane.tls import answer_hello, receive_hello
 from p2ptrain.errors import (
-    ConfigError,
     NotAuthorised,
     P2PTrainError,
     PeerError,
@@ -80,7 +79,8 @@ class ListenerStatistics:
 
 
 class Listener:
-    """Serves the data plane at `host`:`port` (0: any free port) while its `with` block lasts.
+    """Serves the data plane at `host`:`port` (0: any free port) while its `with` block lasts. A
+    host of "" stands for all addresses of this machine, of IPv4 and, if it has IPv6, of IPv6.
 
     `allowed(peer)` is called for every connection, in that connection's thread. Without
     `encrypted`, TLS only proves the identities, and ends before a handler starts.
@@ -110,7 +110,7 @@ class Listener:
         self._counts: Counter[str] = Counter()
         self._arrivals = Arrivals()
         self._closing = False
-        self._socket = _bind(host, port)
+        self._socket = bind(host, port)
         self._wake, self._woken = socket.socketpair()
         self._acceptor = threading.Thread(target=self._accept_all, name="dataplane-accept")
 
@@ -350,45 +350,3 @@ class Listener:
 def _shut(sock: socket.socket) -> None:
     with suppress(OSError):
         sock.shutdown(socket.SHUT_RDWR)
-
-
-def try_listening(host: str, port: int) -> None:
-    """Check in advance that a listener can bind to `host`:`port`. Raises ConfigError (PORT-IN-USE,
-    ADDR-LISTEN)."""
-    _bind(host, port).close()
-
-
-def _bind(host: str, port: int) -> socket.socket:
-    try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        sock = socket.socket(family, socket.SOCK_STREAM)
-    except OSError as exc:
-        raise _cannot_listen(host, port, exc) from exc
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind((host, port))
-        sock.listen(128)
-        sock.setblocking(False)
-    except OSError as exc:
-        sock.close()
-        raise _cannot_listen(host, port, exc) from exc
-    return sock
-
-
-def _cannot_listen(host: str, port: int, exc: OSError) -> ConfigError:
-    where, why = f"{host}:{port}", exc.strerror or str(exc)
-    if exc.errno == errno.EADDRINUSE:
-        return ConfigError(
-            f"the data port {port} is in use",
-            code="PORT-IN-USE",
-            evidence=[f"listening on {where}: {why}"],
-            likely="another program, perhaps another node, is listening on it",
-            do="choose another port with --data-listen, or port 0 for any free one",
-        )
-    return ConfigError(
-        f"the data plane cannot listen on {where}",
-        code="ADDR-LISTEN",
-        evidence=[f"listening on {where}: {why}"],
-        likely="the address is not one of this machine's, or the port is below 1024",
-        do="choose another with --data-listen; 0.0.0.0:0 means all addresses and any free port",
-    )

@@ -60,10 +60,10 @@ def ports(subject: Subject, tell: Tell) -> None:
     config = subject.config
 
     def claim(address: str) -> None:
-        with claimed([address]):
+        with claimed(None if config.listen is None else [address]):
             pass
 
-    for address in config.listen:
+    for address in config.listen or ("/tcp/0",):
         tell(judge_port(_tried(subject, *CONTROL, address, partial(claim, address))))
     where = f"{config.data_host}:{config.data_port}"
 

@@ -75,6 +75,13 @@ def test_every_option_reaches_the_configuration(
     ]
 
 
+def test_data_address_without_a_host_stands_for_all_addresses(
+    p2ptrain: Command, started: list[NodeConfig], tmp_path: Path
+) -> None:
+    p2ptrain("node", "--home", tmp_path, "--data-listen", ":4202")
+    assert started == [NodeConfig(tmp_path, data_host="", data_port=4202, port_mapping=True)]
+
+
 def test_home_may_come_from_the_environment(
     p2ptrain: Command,
     started: list[NodeConfig],
@@ -93,6 +100,8 @@ def test_home_may_come_from_the_environment(
         ["--device", "tpu"],
         ["--limit-up", "8"],
         ["--data-listen", "4202"],
+        ["--data-listen", ":x"],
+        ["--ranks-listen", ":29500"],
         ["--data-announce", "a.name:4202"],
         ["--data-announce", "203.0.113.7:0"],
         ["--run", "demo"],

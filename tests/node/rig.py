@@ -102,6 +102,9 @@ class PaperNetwork:
     def addresses(self) -> list[str]:
         return list(self.listens)
 
+    def listening(self) -> list[str]:
+        return list(self.listens)
+
     def connected(self) -> set[PeerId]:
         return self.peers
 

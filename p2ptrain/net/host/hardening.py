@@ -35,6 +35,7 @@ from p2ptrain.net.host.bounds import bound_connections, is_crowded
 from p2ptrain.net.host.handshakes import HANDSHAKES_MAX, bound_handshakes
 from p2ptrain.net.host.health_checks import check_connections_concurrently
 from p2ptrain.net.host.identify_limits import bound_introductions, bound_peerstore
+from p2ptrain.net.host.socket_addresses import report_ipv6_addresses
 from p2ptrain.net.host.window_updates import give_credit_by_halves
 
 log = logging.getLogger(__name__)
@@ -78,6 +79,7 @@ def build_host(
     quieten()
     bound_connections()
     bound_introductions()
+    report_ipv6_addresses()
     give_credit_by_halves()
     check_connections_concurrently()
     keys: KeyPair = create_new_key_pair(identity.seed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -51,6 +52,30 @@ async def test_ipv6_is_listed_only_if_the_data_plane_listens_there(tmp_path: Pat
     async with rig(tmp_path) as r:
         r.plug(listener=Everywhere("::"))
         assert texts(r)[1:] == ["/ip6/2001:4860:4860::8888/tcp/4202/ipv6-data"]
+
+
+async def test_machine_without_ipv4_tells_its_ipv6_addresses(tmp_path: Path) -> None:
+    only6 = OwnAddresses(("fe80::1", "fd00::5", "2606:1::5"), (), "", "2606:1::5")
+    async with rig(tmp_path) as r:
+        r.plug(listener=Everywhere("::"))
+        told = [str(each) for each in own_candidates(r.context, only6)]
+        assert told == ["/ip6/fd00::5/tcp/4202/lan-data", "/ip6/2606:1::5/tcp/4202/ipv6-data"]
+        assert own_endpoint(r.context, only6).host == "2606:1::5"
+
+
+async def test_new_address_replaces_the_old_one(tmp_path: Path) -> None:
+    moved = OwnAddresses(("10.9.9.9",), ("10.9.9.0/24",), "10.9.9.9")
+    async with rig(tmp_path) as r:
+        r.plug(
+            listener=Everywhere("0.0.0.0"),
+            endpoint=replace(r.context.plane.endpoint, host="192.168.1.5"),
+        )
+        assert own_endpoint(r.context, OWN).host == "192.168.1.5"
+        assert own_endpoint(r.context, moved).host == "10.9.9.9"
+        r.plug(endpoint=replace(r.context.plane.endpoint, host="8.8.8.8"))
+        assert own_endpoint(r.context, moved).host == "10.9.9.9"
+        r.configure(announce=("/ip4/8.8.8.8/tcp/4201",))
+        assert own_endpoint(r.context, moved).host == "8.8.8.8", "its user knows better"
 
 
 async def test_endpoint_is_the_address_that_most_peers_can_dial(tmp_path: Path) -> None:
