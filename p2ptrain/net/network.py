@@ -6,13 +6,14 @@ know about runs, ledgers or heartbeats: callers supply protocols, topics and pay
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import trio
 from libp2p.abc import IHost
 from libp2p.peer.id import ID
 
+from p2ptrain.address_group import plain_host
 from p2ptrain.identity import Identity
 from p2ptrain.ids import PeerId
 from p2ptrain.net.addresses import Address, parse, parse_told
@@ -29,6 +30,7 @@ from p2ptrain.net.host.hardening import (
     running,
     sever,
 )
+from p2ptrain.net.host.socket_addresses import local_host_of
 from p2ptrain.net.listening import claimed, dialable, listen_failed
 from p2ptrain.net.requests import WAITS, Handler, Requester, Responder, Service, Waits
 from p2ptrain.net.room import ROOM, Room
@@ -190,6 +192,14 @@ class Network:
     async def disconnect(self, peer: PeerId) -> None:
         """Close every connection with `peer`."""
         await sever(self._host, ID.from_base58(peer))
+
+    def close_connections_except(self, hosts: Collection[str]) -> None:
+        """Close in the background the connections that use an address of this machine that is not
+        in `hosts`: their packets do not leave this machine any more."""
+        for connection in self._host.get_network().get_connections():
+            local = local_host_of(connection)
+            if local and plain_host(local) not in hosts:
+                self._nursery.start_soon(close_connection, connection)
 
     def drop(self, peer: PeerId) -> None:
         """Close every connection with `peer` in the background."""

@@ -11,7 +11,7 @@ from p2ptrain.net import Network
 from p2ptrain.net.addresses import Address, parse
 from p2ptrain.net.listening import dialable, has_ipv6, outward_host
 
-from .conftest import eventually, networks
+from .conftest import DEADLINE_S, echo, eventually, networks
 
 LOOPBACKS = [
     host
@@ -69,6 +69,17 @@ async def test_ipv6_is_used_if_ipv4_does_not_answer(without: tuple[str, ...]) ->
         left.remember(right.peer, [at(*place) for place in told])
         await left.connect_peer(right.peer)
         assert left.host_of(right.peer) == live[0]
+
+
+async def test_connections_of_an_address_that_is_gone_are_closed() -> None:
+    async with networks(2) as (left, right):
+        await left.connect(right.addresses()[0])
+        await eventually(lambda: left.peer in right.connected())
+        left.close_connections_except(["127.0.0.1"])
+        right.handle("/test/1", echo)
+        assert await left.request(right.peer, "/test/1", b"x", deadline_s=DEADLINE_S) == b"x"
+        left.close_connections_except(["192.168.1.5"])
+        await eventually(lambda: not left.connected() | right.connected())
 
 
 def test_unspecified_addresses_become_addresses_of_this_machine() -> None:
