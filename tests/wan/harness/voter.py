@@ -1,4 +1,5 @@
-"""The program of one voter in `votes`: the real node, with a fake trainer or as a seed."""
+"""The program of one node in `votes` and `addresses`: the real node, with a fake trainer or as a
+seed. Without --host, it listens at its default addresses."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ INNER_STEP_S = 0.1
 def main() -> int:
     parser = argparse.ArgumentParser(description="One voter.")
     parser.add_argument("--home", type=Path, required=True)
-    parser.add_argument("--host", required=True)
+    parser.add_argument("--host", default="")
     parser.add_argument("--seed", action="store_true")
     parser.add_argument("--bootstrap", nargs="*", default=[])
     given = parser.parse_args()
@@ -30,7 +31,7 @@ def main() -> int:
     config = NodeConfig(
         given.home,
         bootstrap=tuple(given.bootstrap),
-        listen=(f"/ip4/{given.host}/tcp/4201",),
+        listen=(f"/ip4/{given.host}/tcp/4201",) if given.host else None,
         data_host=given.host,
         data_port=4202,
         seed=given.seed,
