@@ -35,6 +35,7 @@ from p2ptrain.net.host.bounds import bound_connections, is_crowded
 from p2ptrain.net.host.handshakes import HANDSHAKES_MAX, bound_handshakes
 from p2ptrain.net.host.health_checks import check_connections_concurrently
 from p2ptrain.net.host.identify_limits import bound_introductions, bound_peerstore
+from p2ptrain.net.host.mdns_addresses import announce_dialable_addresses
 from p2ptrain.net.host.socket_addresses import report_ipv6_addresses
 from p2ptrain.net.host.window_updates import give_credit_by_halves
 
@@ -92,6 +93,8 @@ def build_host(
         disable_identify_address_discovery=True,
         enable_mDNS=mdns,
     )
+    if mdns:
+        announce_dialable_addresses(host)
     bound_peerstore(host)
     network: Any = host.get_network()
     # libp2p leaks a token with every inbound connection; after 250 it would refuse all peers.
