@@ -6,6 +6,9 @@ from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
 
+import pytest
+
+from p2ptrain.node.gossip import reachability
 from p2ptrain.node.gossip.gossip import describe
 from p2ptrain.node.gossip.own_addresses import OwnAddresses, own_addresses
 from p2ptrain.node.gossip.own_endpoint import own_candidates, own_endpoint, told_addresses
@@ -131,3 +134,31 @@ def test_own_addresses_are_those_of_the_interfaces() -> None:
     own = own_addresses()
     assert "127.0.0.1" in own.hosts
     assert own.lan_host in ("", *own.hosts)
+
+
+@pytest.mark.parametrize(
+    ("announce", "data_announce", "warned"),
+    [
+        (("/dns4/seed.example/tcp/4201",), None, True),
+        (("/ip4/10.0.0.7/tcp/4201", "/dns/seed.example/tcp/4201"), None, True),
+        (("/dns4/seed.example/tcp/4201",), ("198.51.100.9", 4202), False),
+        (("/ip4/10.0.0.7/tcp/4201",), None, False),
+        ((), None, False),
+    ],
+)
+async def test_private_data_address_beside_an_announced_name_is_pointed_out(
+    tmp_path: Path,
+    announce: tuple[str, ...],
+    data_announce: tuple[str, int] | None,
+    warned: bool,
+) -> None:
+    async with rig(tmp_path) as r:
+        r.configure(announce=announce, data_announce=data_announce)
+        reachability.warn_of_data_address(r.context)
+        codes = [caution.code for caution in r.context.alerts.warnings.values()]
+        assert codes == ["ADDR-DATA-PRIVATE"] * warned
+        r.plug(listener=Everywhere("0.0.0.0"))
+        reach = r.context.own_heartbeat.reach
+        reach.external_host, reach.ports = "8.8.8.8", PortsReached(control=None, data=True)
+        reachability.warn_of_data_address(r.context)
+        assert not r.context.alerts.warnings, "others reach its data port at a public address"

@@ -3,6 +3,7 @@
     python -m tests.wan.harness.addresses               all of the following; four minutes
     python -m tests.wan.harness.addresses ipv6 ipv4     two nodes train with only that version of IP
     python -m tests.wan.harness.addresses moving        one of three nodes changes its network
+    python -m tests.wan.harness.addresses mdns          a new node has only --mdns to find the run
 
 Needs root. The nodes listen at their default addresses and train with fake trainers.
 """
@@ -21,10 +22,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Protocol
 
 from p2ptrain.archive.home import Home
 from p2ptrain.identity import load_or_create
 from p2ptrain.run import load_allowlist, save_allowlist, save_run
+from p2ptrain.testing.network_namespaces import opened
 from p2ptrain.testing.node_process import DemoNode, Event
 from p2ptrain.testing.published import policy, publish, share_content
 from tests.wan.harness.routed_sites import RoutedSites, address, routed_sites
@@ -38,12 +41,18 @@ NEW_SITE = 9
 MOVED_S = 120.0
 
 
+class Network(Protocol):
+    def inside(self, number: int, words: list[str]) -> list[str]: ...
+
+
 class Node(DemoNode):
     """One node, which trains."""
 
-    def launch(self, network: RoutedSites, number: int, bootstrap: Sequence[str]) -> None:
+    def launch(
+        self, network: Network, number: int, bootstrap: Sequence[str], *options: str
+    ) -> None:
         words = [sys.executable, "-m", "tests.wan.harness.voter", "--home", str(self.home)]
-        words += ["--bootstrap", *bootstrap]
+        words += [*options, "--bootstrap", *bootstrap]
         with (self.home / "output.txt").open("ab") as output:
             self.process = subprocess.Popen(
                 network.inside(number, words),
@@ -176,10 +185,38 @@ def measure_moving() -> dict[str, object]:
         }
 
 
+def measure_mdns() -> dict[str, object]:
+    """Two nodes are in one LAN. The second one has only --mdns, and starts before the first one."""
+    with tempfile.TemporaryDirectory(prefix="p2ptrain-addresses-") as folder, opened(2) as network:
+        for number in range(2):
+            words = network.inside(number, ["ip", "route", "add", "default", "dev", "eth0"])
+            subprocess.run(words, check=True)
+        first, second = prepared(Path(folder), 2)
+        Home(second.home).manifest.unlink()
+        Home(second.home).allowlist.unlink()
+        try:
+            second.launch(network, 1, [], "--mdns")
+            waiting = "no peer in the local network has been found yet"
+            wait_until(lambda: waiting in second.output(), START_S, second.output()[-2000:])
+            first.launch(network, 0, [], "--mdns")
+            wait_until(lambda: first.addresses("ip4"), START_S, "the first node listens")
+            found_s = wait_until(
+                lambda: Home(second.home).manifest.exists(), START_S, second.output()[-2000:]
+            )
+            wait_until(second.commits, START_S, f"a commit:\n{second.output()[-2000:]}")
+            return {"measured": "a new node with --mdns only", "run_found_s": round(found_s, 1)}
+        finally:
+            for node in (first, second):
+                if node.process is not None:
+                    os.killpg(node.process.pid, signal.SIGKILL)
+                    node.process.wait()
+
+
 MEASURES: dict[str, Callable[[], dict[str, object]]] = {
     "ipv6": lambda: measure_version(6),
     "ipv4": lambda: measure_version(4),
     "moving": measure_moving,
+    "mdns": measure_mdns,
 }
 
 

@@ -21,6 +21,7 @@ def main() -> int:
     parser.add_argument("--home", type=Path, required=True)
     parser.add_argument("--host", default="")
     parser.add_argument("--seed", action="store_true")
+    parser.add_argument("--mdns", action="store_true")
     parser.add_argument("--bootstrap", nargs="*", default=[])
     given = parser.parse_args()
     remote = TrainerRemote(inner_step_s=INNER_STEP_S)
@@ -35,6 +36,7 @@ def main() -> int:
         data_host=given.host,
         data_port=4202,
         seed=given.seed,
+        mdns=given.mdns,
         device="cpu",
         assume_yes=True,
     )
