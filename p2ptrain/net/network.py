@@ -25,11 +25,11 @@ from p2ptrain.net.feed import SharedFeed
 from p2ptrain.net.gossip.pubsub import Gossip, Validator
 from p2ptrain.net.host.hardening import (
     build_host,
-    close_connection,
     contained,
     running,
     sever,
 )
+from p2ptrain.net.host.health_checks import close_connection, close_if_silent
 from p2ptrain.net.host.socket_addresses import local_host_of
 from p2ptrain.net.listening import claimed, dialable, listen_failed
 from p2ptrain.net.requests import WAITS, Handler, Requester, Responder, Service, Waits
@@ -68,6 +68,7 @@ class Network:
             self._is_member,
             drop=self.drop,
             close=lambda connection: nursery.start_soon(close_connection, connection),
+            check=lambda connection: nursery.start_soon(contained(close_if_silent), connection),
             gone=self._requester.forget,
             room=room,
         )
