@@ -42,8 +42,10 @@ ADDR-NO-PEER-ID: The address is incomplete: its last part, /p2p/12D3KooW…, is 
 ADDR-NONE: There is no address to dial: you gave no --bootstrap, and this node has not met peers
     before. Ask the organiser for an address.
 ADDR-SELF: The address is this node's own. Give the address of another peer.
-ADDR-LISTEN: The address to listen on is not valid. The usual one is /ip4/0.0.0.0/tcp/0; with port 0
-    the system chooses a port.
+ADDR-DATA-PRIVATE: You gave --announce, but this node's address for bulk data is private. Add
+    --data-announce HOST:PORT with a public IP address.
+ADDR-LISTEN: The address to listen on is not valid. Without --listen, a node listens at all
+    addresses. An example is /ip4/0.0.0.0/tcp/4201; with port 0 the system chooses a port.
 ADDR-LOOPBACK: The address points to the machine that dials it (127.0.0.1). It works only for
     several nodes on one machine.
 ADDR-PRIVATE: The address belongs to a private network or to a provider's network, and cannot be

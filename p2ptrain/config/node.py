@@ -19,8 +19,11 @@ from p2ptrain.ids import PeerId, RunId, is_digest
 Device = Literal["auto", "cpu", "cuda"]
 Precision = Literal["auto", "fp32", "bf16"]
 
-LISTEN = "/ip4/0.0.0.0/tcp/0"
-DATA_LISTEN = "0.0.0.0:0"
+LISTEN = "/ip4/0.0.0.0/tcp/4201"
+"""An address to listen on, for messages to the user."""
+
+DATA_LISTEN = ":0"
+"""All addresses of this machine, at any free port."""
 RANKS_MAX = 64
 """Maximum number of ranks that the node starts, to catch typing errors: no machine has more
 GPUs."""
@@ -55,9 +58,13 @@ class NodeConfig:
 
     home: Path
     bootstrap: tuple[str, ...] = ()
-    listen: tuple[str, ...] = (LISTEN,)
+    listen: tuple[str, ...] | None = None
+    """Addresses to listen on. None stands for all addresses of this machine, at one free port for
+    IPv4 and IPv6."""
     announce: tuple[str, ...] = ()
-    data_host: str = "0.0.0.0"
+    data_host: str = ""
+    """Address to listen on for bulk data. "" stands for all addresses of this machine, of IPv4 and,
+    if it has IPv6, of IPv6."""
     data_port: int = 0
     data_announce: tuple[str, int] | None = None
     """Host and port at which other peers reach the data plane, if the user knows them."""
@@ -175,7 +182,8 @@ class NodeConfig:
             named,
             "write HEIGHT:DIGEST, as `p2ptrain ledger show` prints it on a node that you trust",
         )
-        _require(bool(self.listen), "--listen", self.listen, f"give an address such as {LISTEN}")
+        fix = f"give an address such as {LISTEN}"
+        _require(self.listen is None or bool(self.listen), "--listen", self.listen, fix)
 
     def _check_data_announce(self) -> None:
         if self.data_announce is None:
@@ -239,9 +247,18 @@ def parse_snapshots(text: str) -> int | None:
     return int(text)
 
 
+def parse_data_listen(text: str) -> tuple[str, int]:
+    """Return host and port of "0.0.0.0:4202" or ":4202". In the second case the host is "", which
+    stands for all addresses of this machine. Raises ConfigError."""
+    if not text.startswith(":"):
+        return parse_host_port(text)
+    _, port = parse_host_port(f"0.0.0.0{text}")
+    return "", port
+
+
 def parse_host_port(text: str) -> tuple[str, int]:
     """Return host and port of "0.0.0.0:4202" or "[::]:4202". Raises ConfigError."""
     host, colon, port = text.rpartition(":")
     if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
-        raise ConfigError(f"{text!r} is not HOST:PORT", do=f"write it like {DATA_LISTEN}")
+        raise ConfigError(f"{text!r} is not HOST:PORT", do="write it like 0.0.0.0:4202")
     return host.removeprefix("[").removesuffix("]"), int(port)

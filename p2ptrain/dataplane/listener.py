@@ -79,7 +79,8 @@ class ListenerStatistics:
 
 
 class Listener:
-    """Serves the data plane at `host`:`port` (0: any free port) while its `with` block lasts.
+    """Serves the data plane at `host`:`port` (0: any free port) while its `with` block lasts. A
+    host of "" stands for all addresses of this machine, of IPv4 and, if it has IPv6, of IPv6.
 
     `allowed(peer)` is called for every connection, in that connection's thread. Without
     `encrypted`, TLS only proves the identities, and ends before a handler starts.

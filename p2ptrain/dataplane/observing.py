@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
+from p2ptrain.address_group import plain_host
 from p2ptrain.dataplane.candidates import ExternalAddress
 from p2ptrain.dataplane.certificates import Credentials
 from p2ptrain.dataplane.dialling import DialHandle
@@ -98,6 +99,12 @@ def decode_answer(answer: bytes) -> ExternalAddress:
     return ExternalAddress.from_wire(unpack(answer, bytes_max=ANSWER_BYTES_MAX))
 
 
+def _external(sock: PeerSocket) -> ExternalAddress:
+    """Return the address from which the peer calls. Raises PeerLost, RemoteProtocolError."""
+    host, port = sock.remote_address()
+    return ExternalAddress.of(plain_host(host), port)
+
+
 class ObserveServer:
     """A listener's handler for PURPOSE. It bounds how often a peer may ask, how many connections it
     keeps open, and for how long. Thread-safe."""
@@ -121,7 +128,7 @@ class ObserveServer:
             sock.send_frame(b"")
             return
         try:
-            sock.send_frame(pack(ExternalAddress.of(*sock.remote_address()).to_wire()))
+            sock.send_frame(pack(_external(sock).to_wire()))
             with suppress(PeerError):
                 sock.receive_into(bytearray(1))
         finally:

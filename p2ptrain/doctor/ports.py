@@ -52,6 +52,10 @@ def judge_port(facts: PortFacts) -> Finding:
     )
 
 
+EVERY_ADDRESS = ("/ip4/0.0.0.0/tcp/0",)
+"""An address that stands for the default, where a node chooses one port for IPv4 and IPv6."""
+
+
 def ports(subject: Subject, learned: Learned, tell: Tell) -> None:
     """Try to listen on both ports, as a node does at its start."""
     from p2ptrain.dataplane import try_listening
@@ -60,10 +64,13 @@ def ports(subject: Subject, learned: Learned, tell: Tell) -> None:
     config = subject.config
 
     def claim(address: str) -> None:
-        with claimed([address]):
+        with claimed(None if config.listen is None else [address]):
             pass
 
-    tried = [_tried(subject, *CONTROL, each, partial(claim, each)) for each in config.listen]
+    tried = [
+        _tried(subject, *CONTROL, each, partial(claim, each))
+        for each in config.listen or EVERY_ADDRESS
+    ]
     where = f"{config.data_host}:{config.data_port}"
 
     def listen() -> None:

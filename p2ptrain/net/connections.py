@@ -40,11 +40,20 @@ class PeerDisconnected:
 Event = PeerConnected | PeerDisconnected
 
 
+@dataclass(frozen=True, slots=True)
+class _Open:
+    """An open connection, and the IP address of its peer; "" if it is unknown."""
+
+    connection: INetConn
+    host: str
+
+
 class Connections(INotifee):
     """Receives libp2p's notifications about connections. Its callbacks must not block.
 
     `drop(peer)` must disconnect a surplus stranger, and `close(connection)` must end a surplus
-    connection. `gone(peer)` is called when a peer is no longer connected.
+    connection. `check(connection)` must end an older connection of a peer that has connected again,
+    unless it still works. `gone(peer)` is called when a peer is no longer connected.
     """
 
     def __init__(
@@ -54,6 +63,7 @@ class Connections(INotifee):
         *,
         drop: Callable[[PeerId], None],
         close: Callable[[INetConn], None],
+        check: Callable[[INetConn], None],
         gone: Callable[[PeerId], None],
         room: Room = ROOM,
     ) -> None:
@@ -62,10 +72,11 @@ class Connections(INotifee):
         self._is_member = is_member
         self._drop = drop
         self._close = close
+        self._check = check
         self._gone = gone
         self._room = room
-        self._open: dict[PeerId, dict[int, str]] = {}
-        """For each peer the IP addresses of its connections, oldest first; "" if unknown."""
+        self._open: dict[PeerId, dict[int, _Open]] = {}
+        """The connections of each peer, oldest first."""
         self.arrivals = Arrivals()
         """The connections that other peers made to this node, by trio's clock."""
         self._strangers: dict[PeerId, None] = {}
@@ -80,7 +91,8 @@ class Connections(INotifee):
 
     def host_of(self, peer: PeerId) -> str:
         """Return the IP address of the peer's newest connection; "" if it is unknown."""
-        return next(reversed(self._open.get(peer, {}).values()), "")
+        known = self._open.get(peer, {})
+        return next(reversed(known.values())).host if known else ""
 
     def refresh(self) -> None:
         """Update which connected peers count as strangers, after a change of admission."""
@@ -93,9 +105,12 @@ class Connections(INotifee):
     async def connected(self, network: INetwork, conn: INetConn) -> None:
         peer = _peer_of(conn)
         known = self._open.setdefault(peer, {})
-        known[id(conn)] = host = _host_of(conn)
+        host, older = _host_of(conn), [each.connection for each in known.values()]
+        known[id(conn)] = _Open(conn, host)
         if host and not conn.muxed_conn.is_initiator:
             self.arrivals.note(host, trio.current_time())
+            for each in older:
+                self._check(each)
         if len(known) > PER_PEER_MAX or self._has_no_room_for(peer):
             self._close(conn)
         if len(known) > 1:

@@ -1,4 +1,5 @@
-"""Claim the ports that a node listens on, so that only one node uses a port.
+"""Claim the ports that a node listens on, so that only one node uses a port, and say at which
+addresses the node can be dialled.
 
 libp2p silently lets two hosts share a port, so that each gets some of the connections. It also does
 not report when it cannot listen at all. So we test and lock the port beforehand.
@@ -14,27 +15,76 @@ import stat
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
+from ipaddress import ip_address
 from pathlib import Path
 
 from p2ptrain.errors import ConfigError
 from p2ptrain.net.addresses import Address, parse
 
+PORT_TRIES = 16
+"""Number of free ports that are tried for IPv4 and IPv6 together. The first one is almost always
+free for both."""
+
 
 @contextmanager
-def claimed(listen: Sequence[str]) -> Iterator[list[str]]:
-    """Claim the addresses in `listen` while the block lasts; yield them in libp2p's form.
+def claimed(listen: Sequence[str] | None) -> Iterator[list[str]]:
+    """Claim the addresses in `listen` while the block lasts; yield them in libp2p's form. None
+    stands for all addresses of this machine, at one free port for IPv4 and IPv6.
 
     Raises:
         ConfigError: ADDR-SYNTAX, ADDR-LISTEN (a host name, or an address of another machine),
             PORT-IN-USE, LOCK-FOLDER.
     """
-    addresses = [_listening_address(text) for text in listen]
     with ExitStack() as stack:
-        for address in addresses:
-            if address.port:
-                stack.enter_context(_locked(address))
-            _try(address)
+        if listen is None:
+            addresses = _claim_everywhere(stack)
+        else:
+            addresses = [_listening_address(text) for text in listen]
+            _claim(stack, addresses)
         yield [address.transport for address in addresses]
+
+
+def _claim_everywhere(stack: ExitStack) -> list[Address]:
+    """Claim one port for all addresses of this machine. Raises ConfigError."""
+    six = has_ipv6()
+    for tries_left in reversed(range(PORT_TRIES)):
+        port = _free_port()
+        addresses = [Address("ip4", "0.0.0.0", port), *([Address("ip6", "::", port)] * six)]
+        try:
+            _claim(stack, addresses)
+        except ConfigError as exc:
+            if exc.code != "PORT-IN-USE" or not tries_left:
+                raise
+        else:
+            return addresses
+    raise AssertionError("the last try returns or raises")
+
+
+def _claim(stack: ExitStack, addresses: Sequence[Address]) -> None:
+    """Claim `addresses` until `stack` is closed. Raises ConfigError."""
+    with ExitStack() as on_failure:
+        for address in {each.port: each for each in addresses if each.port}.values():
+            on_failure.enter_context(_locked(address))
+        for address in addresses:
+            _try(address)
+        stack.push(on_failure.pop_all())
+
+
+def has_ipv6() -> bool:
+    """Return whether this machine can listen on IPv6. It may still lack an address for it."""
+    try:
+        with socket.socket(socket.AF_INET6, socket.SOCK_STREAM) as sock:
+            sock.bind(("::", 0))
+    except OSError:
+        return False
+    return True
+
+
+def _free_port() -> int:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as sock:
+        sock.bind(("0.0.0.0", 0))
+        return int(sock.getsockname()[1])
 
 
 def listen_failed(listen: Sequence[str]) -> ConfigError:
@@ -47,26 +97,33 @@ def listen_failed(listen: Sequence[str]) -> ConfigError:
     )
 
 
-def dialable(address: Address) -> list[Address]:
-    """Return the addresses at which a node that listens on `address` can be dialled. For 0.0.0.0
-    and ::, these are the address that this machine uses for the internet, and loopback."""
-    if not address.is_unspecified:
-        return [address]
-    six = address.kind == "ip6"
-    hosts = [outward_host(six=six), "::1" if six else "127.0.0.1"]
-    return [Address(address.kind, host, address.port) for host in dict.fromkeys(hosts) if host]
+def dialable(listening: Sequence[Address]) -> list[Address]:
+    """Return the addresses at which a node that listens on `listening` can be dialled now. For
+    0.0.0.0 and ::, these are the address that this machine uses for the internet and, at the end of
+    the list, loopback. The loopback address of IPv6 is left out beside the one of IPv4."""
+    found, here = list[Address](), list[Address]()
+    for address in listening:
+        if not address.is_unspecified:
+            found.append(address)
+            continue
+        six = address.kind == "ip6"
+        if host := outward_host(six=six):
+            found.append(replace(address, host=host))
+        here.append(replace(address, host="::1" if six else "127.0.0.1"))
+    return list(dict.fromkeys([*found, *sorted(here, key=lambda each: each.kind)[:1]]))
 
 
 def outward_host(*, six: bool) -> str:
-    """Return the local address that this machine would use to reach the internet. No packet is
-    sent."""
+    """Return the local address that this machine would use to reach the internet; "" if it has
+    none. A link-local address is none, because a peer cannot dial it. No packet is sent."""
     family, far = (socket.AF_INET6, "2001:db8::1") if six else (socket.AF_INET, "203.0.113.1")
-    with socket.socket(family, socket.SOCK_DGRAM) as sock:
-        try:
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as sock:
             sock.connect((far, 9))
-        except OSError:
-            return ""
-        return str(sock.getsockname()[0])
+            host = str(sock.getsockname()[0])
+    except OSError:
+        return ""
+    return "" if ip_address(host.partition("%")[0]).is_link_local else host
 
 
 def _listening_address(text: str) -> Address:

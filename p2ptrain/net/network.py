@@ -6,16 +6,17 @@ know about runs, ledgers or heartbeats: callers supply protocols, topics and pay
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import trio
 from libp2p.abc import IHost
 from libp2p.peer.id import ID
 
+from p2ptrain.address_group import plain_host
 from p2ptrain.identity import Identity
 from p2ptrain.ids import PeerId
-from p2ptrain.net.addresses import parse, parse_told
+from p2ptrain.net.addresses import Address, parse, parse_told
 from p2ptrain.net.book import AddressBook
 from p2ptrain.net.connections import Connections, Event
 from p2ptrain.net.dialling import Accept, Dialler, anybody
@@ -24,11 +25,12 @@ from p2ptrain.net.feed import SharedFeed
 from p2ptrain.net.gossip.pubsub import Gossip, Validator
 from p2ptrain.net.host.hardening import (
     build_host,
-    close_connection,
     contained,
     running,
     sever,
 )
+from p2ptrain.net.host.health_checks import close_connection, close_if_silent
+from p2ptrain.net.host.socket_addresses import local_host_of
 from p2ptrain.net.listening import claimed, dialable, listen_failed
 from p2ptrain.net.requests import WAITS, Handler, Requester, Responder, Service, Waits
 from p2ptrain.net.room import ROOM, Room
@@ -55,7 +57,10 @@ class Network:
         self._nursery = nursery
         self._members: frozenset[PeerId] = frozenset()
         self._book = AddressBook(self._is_member)
-        self._listening: list[str] = []
+        self._listening: list[Address] = []
+        """The addresses that this node is bound to, such as 0.0.0.0."""
+        self._told: list[Address] = []
+        """The addresses that other peers learn instead of its own, if its user gives any."""
         self._requester = Requester(host, nursery)
         self._responder = Responder(host, admitted)
         self._connections = Connections(
@@ -63,6 +68,7 @@ class Network:
             self._is_member,
             drop=self.drop,
             close=lambda connection: nursery.start_soon(close_connection, connection),
+            check=lambda connection: nursery.start_soon(contained(close_if_silent), connection),
             gone=self._requester.forget,
             room=room,
         )
@@ -81,8 +87,14 @@ class Network:
         return self._connections.feed.receiver
 
     def addresses(self) -> list[str]:
-        """Return the addresses at which others can dial this node, each with its peer id."""
-        return list(self._listening)
+        """Return the addresses at which others can dial this node now, each with its peer id. They
+        change when this machine changes its network."""
+        found = self._told or [own.of_peer(self.peer) for own in dialable(self._listening)]
+        return [str(address) for address in found]
+
+    def listening(self) -> list[str]:
+        """Return the addresses that this node is bound to, such as /ip4/0.0.0.0/tcp/4201."""
+        return [str(address) for address in self._listening]
 
     def connected(self) -> set[PeerId]:
         return self._connections.peers()
@@ -181,6 +193,14 @@ class Network:
     async def disconnect(self, peer: PeerId) -> None:
         """Close every connection with `peer`."""
         await sever(self._host, ID.from_base58(peer))
+
+    def close_connections_except(self, hosts: Collection[str]) -> None:
+        """Close in the background the connections that use an address of this machine that is not
+        in `hosts`: their packets do not leave this machine any more."""
+        for connection in self._host.get_network().get_connections():
+            local = local_host_of(connection)
+            if local and plain_host(local) not in hosts:
+                self._nursery.start_soon(close_connection, connection)
 
     def drop(self, peer: PeerId) -> None:
         """Close every connection with `peer` in the background."""
@@ -300,16 +320,15 @@ class Network:
         bound = [parse(str(address)) for address in self._host.get_transport_addrs()]
         if len(bound) < len(listen):
             raise listen_failed(listen)
-        here = [own.of_peer(self.peer) for address in bound for own in dialable(address)]
-        told = parse_told(announce, self.peer)
-        self._listening = [str(address) for address in (told or here)]
+        self._listening = sorted(bound, key=lambda each: each.kind)  # IPv4 before IPv6
+        self._told = parse_told(announce, self.peer)
 
 
 @asynccontextmanager
 async def open_network(
     identity: Identity,
     *,
-    listen: Sequence[str],
+    listen: Sequence[str] | None,
     announce: Sequence[str] = (),
     mdns: bool = False,
     admitted: Admitted,
@@ -319,8 +338,9 @@ async def open_network(
     """Run a network while the block lasts.
 
     `listen` holds addresses such as /ip4/0.0.0.0/tcp/4201 (port 0: any free port; empty list: dial
-    only). If `announce` is given, other peers learn these addresses instead. `admitted` is called
-    often and must return quickly. `room` limits the connections of peers that are not members.
+    only; None: all addresses of this machine, at one free port for IPv4 and IPv6). If `announce` is
+    given, other peers learn these addresses instead. `admitted` is called often and must return
+    quickly. `room` limits the connections of peers that are not members.
     `host` is the libp2p host to use, made by `build_host` for the same identity; by default one is
     built here.
 

@@ -38,7 +38,8 @@ from p2ptrain.errors import (
     RemoteProtocolError,
 )
 from p2ptrain.ids import PeerId
-from p2ptrain.net.host.hardening import is_open, sever, shielded_for
+from p2ptrain.net.host.hardening import is_open, sever
+from p2ptrain.net.host.health_checks import shielded_for
 
 log = logging.getLogger(__name__)
 

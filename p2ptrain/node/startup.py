@@ -115,7 +115,7 @@ async def _join(
         reception.set_state(Connecting())
         others = f" or {len(ways_in) - 1} more" if ways_in[1:] else ""
         say(f"connecting to {ways_in[0]}{others}")
-    run = known or await find_run.fetch_run(network, config, ways_in)
+    run = known or await _found(network, config, ways_in, reception, say)
     reception.run = run
     if known is None:
         await _check(config, home, run, reception, say)
@@ -146,6 +146,20 @@ async def _join(
     )
     network.refresh_admission()
     return run
+
+
+async def _found(
+    network: Network,
+    config: NodeConfig,
+    ways_in: list[str],
+    reception: StartupStatus,
+    say: find_run.PrintLine,
+) -> Run:
+    """Ask peers for the run. With mDNS, wait until one of them has it."""
+    if not config.mdns:
+        return await find_run.fetch_run(network, config, ways_in)
+    reception.set_state(Connecting())
+    return await find_run.wait_for_run(network, config, ways_in, say)
 
 
 def _is_of_run(admission: Admission, met: list[str], peer: PeerId) -> bool:

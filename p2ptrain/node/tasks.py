@@ -22,6 +22,7 @@ from p2ptrain.node.gossip import connections
 from p2ptrain.node.gossip.amendment_gossip import keep_amended
 from p2ptrain.node.gossip.endpoint_exchange import answer_introductions
 from p2ptrain.node.gossip.gossip import listen, send_heartbeats
+from p2ptrain.node.gossip.network_change import notice_new_network
 from p2ptrain.node.gossip.path_probes import probe_paths
 from p2ptrain.node.gossip.reach_answers import answer_reach_questions
 from p2ptrain.node.gossip.reach_task import watch_reach
@@ -56,6 +57,7 @@ _PRESENT = (
     connections.find_peers,
     connections.notice_lost_connections,
     connections.watch_peers,
+    notice_new_network,
     notice_revocation,
     notice_pruned,
     duplicate_identity.watch_for_duplicates,

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from ipaddress import IPv6Address, ip_address
+from ipaddress import IPv6Address, ip_address, ip_network
 
 from p2ptrain.address_group import is_this_machine, site_of
 from p2ptrain.dataplane import Endpoint
@@ -28,6 +28,10 @@ CANDIDATES_MAX = 4
 TEXT_CHARACTERS_MAX = 120
 
 
+LOCAL_IPV6 = ip_network("fc00::/7")
+"""Addresses that are unique within local networks only (RFC 4193)."""
+
+
 class Kind(StrEnum):
     """How a peer knows this address. The order is the order in which to dial."""
 
@@ -36,6 +40,7 @@ class Kind(StrEnum):
     ANNOUNCED = "announced"
     """Given by its user, or opened by its router."""
     IPV6 = "ipv6"
+    """A public IPv6 address of its machine."""
     OBSERVED = "observed"
     """Members at other sites see the peer at this host."""
 
@@ -70,6 +75,8 @@ class Candidate:
             raise RemoteProtocolError(f"nobody else can dial {self.host}")
         if self.kind is Kind.LAN and address.is_global:
             raise RemoteProtocolError(f"{self.host} is not in a local network")
+        if self.kind is Kind.IPV6 and (address.version == 4 or address in LOCAL_IPV6):
+            raise RemoteProtocolError(f"{self.host} is not a public IPv6 address")
 
     def __str__(self) -> str:
         family = "ip6" if ":" in self.host else "ip4"

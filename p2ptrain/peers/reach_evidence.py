@@ -10,6 +10,9 @@ members report that it is not reached although it is, this node dials its neighb
 Nevertheless, answers count only if members at two different sites agree, and if they outnumber the
 sites that disagree. So a minority of liars at different sites cannot change the result.
 
+The two versions of IP are judged separately: a router that translates IPv4 addresses says nothing
+about IPv6. The result is about IPv4, unless all members see this node at IPv6 addresses.
+
 A port counts as reached only if most of all valid answers say so. It counts as not reached if most
 of the newest answers say so, because an older answer may describe a port mapping that is gone.
 
@@ -23,6 +26,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from p2ptrain.peers.reach_messages import DialOutcome, ReachAnswer
 
@@ -81,8 +85,12 @@ class ReachEvidence:
         """Return the address at which other sites see this node; "" if they do not agree.
 
         The newest answers count. Two sites must agree, unless there is only one (`sites`). A lie
-        leads to a candidate address that does not work, and to one more round of questions."""
-        votes = Counter(each.answer.host for each in _newest(self._valid(now)).values())
+        leads to a candidate address that does not work, and to one more round of questions. An IPv6
+        address is returned only if no valid answer contains an IPv4 address, which peers without
+        IPv6 need."""
+        valid = self._valid(now)
+        four = {site: it for site, it in valid.items() if version_of(it.answer.host) == 4}
+        votes = Counter(each.answer.host for each in _newest(four or valid).values())
         ranked = votes.most_common(2)
         if not ranked or ranked[0][1] < _agreeing(sites):
             return ""
@@ -99,17 +107,22 @@ class ReachEvidence:
         now: float,
         *,
         sites: int,
+        version: Literal[4, 6] = 4,
     ) -> PortsReached:
-        """Judge both ports. The arrivals map each other site to the time of its newest connection.
-        `sites`: number of other sites that have a connected member."""
-        valid = self._valid(now)
+        """Judge both ports for one version of IP. The arrivals map each other site to the time of
+        its newest connection. `sites`: number of other sites that have a connected member."""
+        valid = {
+            site: each
+            for site, each in self._valid(now).items()
+            if version_of(each.answer.host) == version
+        }
         control = {site: (each.at_s, each.answer.control) for site, each in valid.items()}
         data = {site: (each.at_s, each.answer.data) for site, each in valid.items()}
         newest = _newest(valid).keys()
         since_s = max(self._since_s, now - EVIDENCE_S)
         return PortsReached(
-            _judge_port(control, newest, _last(control_arrivals, since_s), sites),
-            _judge_port(data, newest, _last(data_arrivals, since_s), sites),
+            _judge_port(control, newest, _last(control_arrivals, since_s, version), sites),
+            _judge_port(data, newest, _last(data_arrivals, since_s, version), sites),
         )
 
     def _valid(self, now: float) -> dict[str, _Answered]:
@@ -146,9 +159,16 @@ def _newest(answers: Mapping[str, _Answered]) -> dict[str, _Answered]:
     return {site: each for site, each in answers.items() if each.at_s >= last_s - NEWEST_S}
 
 
-def _last(arrivals: Mapping[str, float], since_s: float) -> float | None:
-    """Return the time of the newest arrival after `since_s`; None if there is none."""
-    return max((at for at in arrivals.values() if at >= since_s), default=None)
+def _last(arrivals: Mapping[str, float], since_s: float, version: Literal[4, 6]) -> float | None:
+    """Return the time of the newest arrival after `since_s` from a site with this version of IP;
+    None if there is none."""
+    found = (at for site, at in arrivals.items() if version_of(site) == version)
+    return max((at for at in found if at >= since_s), default=None)
+
+
+def version_of(host: str) -> Literal[4, 6]:
+    """Return the version of IP of an address or a site."""
+    return 6 if ":" in host else 4
 
 
 def _agreeing(sites: int) -> int:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from p2ptrain.ids import PeerId
-from p2ptrain.peers.reach_evidence import PortsReached, ReachEvidence
+from p2ptrain.peers.reach_evidence import PortsReached, ReachEvidence, version_of
 from p2ptrain.peers.reach_messages import DialOutcome, ReachAnswer
 from p2ptrain.peers.reach_questions import (
     ROUND_EVERY_S,
@@ -94,10 +94,16 @@ class ReachWatch:
         ports = None if opened is None else (opened.control_port, opened.data_port)
         if self._where not in (None, (place, ports)):
             self._begin_anew(now)
+            if self._where is not None and self._where[0].lan_host != place.lan_host:
+                self.external_host = ""
         self._where = place, ports
-        were, self.ports = (
-            self.ports,
-            self._evidence.judge(control_arrivals, data_arrivals, now, sites=self._sites),
+        were = self.ports
+        self.ports = self._evidence.judge(
+            control_arrivals,
+            data_arrivals,
+            now,
+            sites=self._sites,
+            version=version_of(self.external_host),
         )
         if _is_half_news(were, self.ports):
             self._questions.ask_again()

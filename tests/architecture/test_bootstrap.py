@@ -17,6 +17,7 @@ from tests.architecture.sources import ROOT
 SEED = NodeConfig(
     home=Path("/var/lib/p2ptrain"),
     listen=("/ip4/0.0.0.0/tcp/4201",),
+    data_host="0.0.0.0",
     data_port=4202,
     seed=True,
     assume_yes=True,

@@ -84,6 +84,13 @@ def test_relaying_can_be_switched_off(
     assert started == [NodeConfig(tmp_path, port_mapping=True, relay_edges=0)]
 
 
+def test_data_address_without_a_host_stands_for_all_addresses(
+    p2ptrain: Command, started: list[NodeConfig], tmp_path: Path
+) -> None:
+    p2ptrain("node", "--home", tmp_path, "--data-listen", ":4202")
+    assert started == [NodeConfig(tmp_path, data_host="", data_port=4202, port_mapping=True)]
+
+
 def test_home_may_come_from_the_environment(
     p2ptrain: Command,
     started: list[NodeConfig],
@@ -104,6 +111,8 @@ def test_home_may_come_from_the_environment(
         ["--relay-edges", "65"],
         ["--relay-per-day", "much"],
         ["--data-listen", "4202"],
+        ["--data-listen", ":x"],
+        ["--ranks-listen", ":29500"],
         ["--data-announce", "a.name:4202"],
         ["--data-announce", "203.0.113.7:0"],
         ["--run", "demo"],

@@ -18,9 +18,9 @@ def test_home_is_the_only_required_option() -> None:
     assert config == NodeConfig(
         home=Path("/h"),
         bootstrap=(),
-        listen=("/ip4/0.0.0.0/tcp/0",),
+        listen=None,
         announce=(),
-        data_host="0.0.0.0",
+        data_host="",
         data_port=0,
         seed=False,
         ranks=1,

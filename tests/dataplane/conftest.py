@@ -162,11 +162,12 @@ def listening(server: Credentials, client: Credentials, echo: Echo) -> Iterator[
             allowed: Callable[[PeerId], bool] = lambda peer: True,
             *,
             encrypted: bool = True,
+            host: str = "127.0.0.1",
             **bounds: float,
         ) -> tuple[Listener, Endpoint]:
             listener = Listener(
                 server,
-                "127.0.0.1",
+                host,
                 0,
                 allowed=allowed,
                 encrypted=encrypted,
@@ -175,8 +176,8 @@ def listening(server: Credentials, client: Credentials, echo: Echo) -> Iterator[
             stack.enter_context(listener)
             listener.trust_certificate(client.certificate_der)
             listener.handle("echo", echo)
-            host, port = listener.address
-            return listener, Endpoint(server.peer, host, port, server.certificate_der)
+            bound, port = listener.address
+            return listener, Endpoint(server.peer, bound, port, server.certificate_der)
 
         yield make
 

@@ -10,6 +10,7 @@ import ssl
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 
 import pytest
 from cryptography import x509
@@ -17,6 +18,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from p2ptrain.address_group import site_of
 from p2ptrain.dataplane import (
     Credentials,
     Endpoint,
@@ -27,6 +29,7 @@ from p2ptrain.dataplane import (
     RingKey,
     dial,
 )
+from p2ptrain.dataplane.binding import try_listening
 from p2ptrain.dataplane.tls import tls_context
 from p2ptrain.errors import (
     ConfigError,
@@ -80,6 +83,15 @@ def works_in_the_end(client: Credentials, endpoint: Endpoint) -> bool:
     return True
 
 
+def own_hosts() -> list[str]:
+    """Return the loopback addresses of IPv4 and, if this machine has IPv6, of IPv6."""
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        return ["127.0.0.1"]
+    return ["127.0.0.1", "::1"]
+
+
 def says_after_its_handshake(
     client: Credentials, listener: Listener, endpoint: Endpoint, words: bytes
 ) -> None:
@@ -109,6 +121,28 @@ def test_trusted_peer_is_served(
     assert listener.statistics().connections_now == 1
     connection.close()
     eventually(lambda: listener.statistics().connections_now == 0)
+
+
+def test_listener_without_a_host_serves_both_versions_of_ip(
+    client: Credentials, listening: ListenerFactory
+) -> None:
+    listener, endpoint = listening(host="")
+    assert endpoint.host == ("::" if own_hosts()[1:] else "0.0.0.0")
+    for host in own_hosts():
+        assert works(client, replace(endpoint, host=host))
+    with pytest.raises(ConfigError, match="is in use"):
+        try_listening("", endpoint.port)
+    assert set(listener.arrivals()) == {site_of(host) for host in own_hosts()}
+
+
+def test_listener_with_a_host_serves_only_that_version_of_ip(
+    client: Credentials, listening: ListenerFactory
+) -> None:
+    _, endpoint = listening(host="0.0.0.0")
+    assert works(client, replace(endpoint, host="127.0.0.1"))
+    for host in own_hosts()[1:]:
+        with pytest.raises(PeerUnreachable):
+            works(client, replace(endpoint, host=host))
 
 
 def test_both_ends_speak_tls_1_3(client: Credentials, listening: ListenerFactory) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -45,6 +46,14 @@ def test_member_reports_the_address_of_the_port(
     found.connection.close()
     eventually(lambda: listener.statistics().connections_now == 0)
     assert listener.statistics().served == 1
+
+
+def test_listener_of_both_versions_of_ip_reports_plain_ipv4_addresses(
+    client: Credentials, listening: ListenerFactory, port: LocalPort
+) -> None:
+    listener, member = listening(host="")
+    listener.handle(PURPOSE, ObserveServer(hold_s=DEADLINE_S))
+    assert ask(client, replace(member, host="127.0.0.1"), port).host == "127.0.0.2"
 
 
 def test_connection_is_not_kept_open_for_ever(

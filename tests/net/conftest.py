@@ -40,7 +40,7 @@ def identity(number: int) -> Identity:
 async def networks(
     count: int,
     admitted: Sequence[Admitted] | Admitted = everybody,
-    listen: Sequence[str] = LOOPBACK,
+    listen: Sequence[str] | None = LOOPBACK,
     room: Room = ROOM,
     handshakes_max: int = HANDSHAKES_MAX,
 ) -> AsyncIterator[list[Network]]:

@@ -21,10 +21,13 @@ from p2ptrain.identity import Identity
 from p2ptrain.ids import PeerId
 from p2ptrain.net import Network, open_network
 from p2ptrain.net import network as network_module
+from p2ptrain.net.addresses import parse
 from p2ptrain.net.book import HEARSAY_PER_PEER_MAX
 from p2ptrain.net.discovery import mdns_neighbours
 from p2ptrain.net.host.hardening import build_host
+from p2ptrain.net.host.mdns_addresses import DialableAddresses
 from p2ptrain.net.kad import PROTOCOL, key_of
+from p2ptrain.net.listening import outward_host
 
 from .conftest import DEADLINE_S, LOOPBACK, echo, eventually, everybody, identity, networks
 from .hostile import Hostile, hostile_to
@@ -218,6 +221,31 @@ async def test_addresses_found_by_mdns_are_checked_and_reported() -> None:
             await trio.to_thread.run_sync(peerDiscovery.emit_peer_discovered, info)
         await arrived.wait()
     assert told == [(other, [f"/ip4/10.0.0.2/tcp/4201/p2p/{other}"])]
+
+
+class FakeHost:
+    """Is bound to `addresses`."""
+
+    def __init__(self, addresses: list[Multiaddr]) -> None:
+        self.addresses = addresses
+
+    def get_transport_addrs(self) -> list[Multiaddr]:
+        return self.addresses
+
+
+@pytest.mark.parametrize("listen", [None, ["/ip4/127.0.0.1/tcp/0"], ["/ip6/::1/tcp/0"], []])
+async def test_mdns_and_dht_records_never_contain_an_unspecified_address(
+    listen: list[str] | None,
+) -> None:
+    async with networks(2, listen=listen) as (network, _):
+        bound = FakeHost([Multiaddr(each) for each in network.listening()])
+        by_mdns = [str(each) for each in DialableAddresses(bound).get_transport_addrs()]
+        for text in (*by_mdns, *network.addresses()):
+            assert not parse(text).is_unspecified
+        assert bool(by_mdns) == bool(network.addresses()) == (listen != [])
+        if listen is None and (lan := outward_host(six=False)):
+            assert f"/ip4/{lan}/tcp/{parse(by_mdns[0]).port}" in by_mdns
+            assert not any("127.0.0.1" in text for text in by_mdns)
 
 
 async def test_addresses_found_by_mdns_are_not_saved(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,15 +1,21 @@
-"""A peer that does not answer pings does not delay the checks of other connections."""
+"""Connections that have died are noticed, and a silent peer does not delay the checks of others."""
 
 from __future__ import annotations
 
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import trio
 from libp2p.abc import INetStream
 from libp2p.host.ping import ID as PING
 from libp2p.host.ping import PING_LENGTH
+from libp2p.peer.id import ID
 
-from .conftest import DEADLINE_S, host_of, networks
+from p2ptrain.eviction import nobody
+from p2ptrain.net.connections import Connections
+from p2ptrain.net.host.health_checks import close_if_silent
+
+from .conftest import DEADLINE_S, eventually, everybody, host_of, identity, networks
 
 
 async def test_connections_are_checked_at_the_same_time() -> None:
@@ -38,3 +44,40 @@ async def test_connections_are_checked_at_the_same_time() -> None:
                 await network._health_monitor._check_all_connections()
         assert len(asked) == 2
         assert left.connected() == {other.peer for other in others}
+
+
+async def test_older_connections_are_checked_when_a_peer_connects_again() -> None:
+    """A peer that has a new address connects again, and its older connection is dead. If we dial
+    the peer ourselves, nothing is wrong with an older connection."""
+    peer, network, checked = identity(1).peer, cast(Any, None), list[object]()
+
+    def connection(*, dialled: bool) -> Any:
+        remote = {"get_remote_address": lambda: ("10.0.0.1", 4201)}
+        muxed = {"peer_id": ID.from_base58(peer), "is_initiator": dialled, **remote}
+        return SimpleNamespace(muxed_conn=SimpleNamespace(**muxed))
+
+    def ignore(what: object) -> None:
+        pass
+
+    it = Connections(
+        everybody, nobody, drop=ignore, close=ignore, check=checked.append, gone=ignore
+    )
+    first, second, third = (connection(dialled=dialled) for dialled in (False, True, False))
+    await it.connected(network, first)
+    await it.connected(network, second)
+    assert checked == []
+    await it.connected(network, third)
+    assert checked == [first, second]
+
+
+async def test_only_a_connection_without_an_answer_is_closed() -> None:
+    async with networks(2) as (left, right):
+        await left.connect(right.addresses()[0])
+        await eventually(lambda: left.peer in right.connected())
+        network: Any = host_of(right).get_network()
+        (connection,) = network.get_connections()
+        await close_if_silent(connection)
+        assert left.peer in right.connected()
+        await left.disconnect(right.peer)
+        await close_if_silent(connection)
+        assert connection.is_closed

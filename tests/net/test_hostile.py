@@ -349,7 +349,9 @@ async def test_flood_of_events_drops_the_oldest_events() -> None:
 
     network: Any = None
     size, one, other = connections.EVENTS_MAX, connection(identity(1)), connection(identity(2))
-    it = connections.Connections(everybody, nobody, drop=ignore, close=ignore, gone=ignore)
+    it = connections.Connections(
+        everybody, nobody, drop=ignore, close=ignore, check=ignore, gone=ignore
+    )
     for _ in range(size // 2 + 5):
         await it.connected(network, one)
         await it.disconnected(network, one)

@@ -86,6 +86,7 @@ class PaperNetwork:
     requested: list[tuple[PeerId, bytes]] = field(default_factory=list)
     handlers: dict[str, Handler] = field(default_factory=dict)
     validators: dict[str, Callable[[PeerId, PeerId, bytes], bool]] = field(default_factory=dict)
+    kept_hosts: list[tuple[str, ...]] = field(default_factory=list)
     dropped: list[PeerId] = field(default_factory=list)
     members: list[PeerId] = field(default_factory=list)
     floods: dict[PeerId, int] = field(default_factory=dict)
@@ -100,6 +101,9 @@ class PaperNetwork:
     refuses_to_publish: P2PTrainError | None = None
 
     def addresses(self) -> list[str]:
+        return list(self.listens)
+
+    def listening(self) -> list[str]:
         return list(self.listens)
 
     def connected(self) -> set[PeerId]:
@@ -135,6 +139,9 @@ class PaperNetwork:
 
     def dialable_peers(self) -> list[PeerId]:
         return list({**self.addresses_by_peer, **self.hearsay})
+
+    def close_connections_except(self, hosts: Iterable[str]) -> None:
+        self.kept_hosts.append(tuple(hosts))
 
     def drop(self, peer: PeerId) -> None:
         self.dropped.append(peer)

@@ -17,7 +17,7 @@ from p2ptrain.cli.commands.node_options import (
 )
 from p2ptrain.cli.homes import HomeOption, home_path, open_home, run_of
 from p2ptrain.cli.output import JsonOption, examples, progress, result, result_json, result_or_json
-from p2ptrain.config.node import DATA_LISTEN, LISTEN, NodeConfig, parse_host_port
+from p2ptrain.config.node import DATA_LISTEN, NodeConfig, parse_data_listen
 from p2ptrain.errors import ChunkCorrupt, ChunkMissing, counted
 from p2ptrain.ids import Digest
 from p2ptrain.open_files import allow_open_files
@@ -163,11 +163,11 @@ def fetch(
     chunk, and exits. Stop the node in this home first. Unless the run is open, your identity must
     be on its allowlist.
     """
-    host, port = parse_host_port(data_listen)
+    host, port = parse_data_listen(data_listen)
     config = NodeConfig(
         home=home_path(home),
         **asdict(ways_in(bootstrap or (), run)),
-        listen=tuple(listen or (LISTEN,)),
+        listen=tuple(listen) if listen else None,
         data_host=host,
         data_port=port,
         wait_for_approval=not no_wait,

@@ -19,7 +19,7 @@ from p2ptrain.cli.commands.node_options import (
 from p2ptrain.cli.error_codes import CODES
 from p2ptrain.cli.homes import HomeOption, home_path
 from p2ptrain.cli.output import JsonOption, examples, progress, result, result_json
-from p2ptrain.config.node import DATA_LISTEN, LISTEN, NodeConfig, parse_host_port
+from p2ptrain.config.node import DATA_LISTEN, NodeConfig, parse_data_listen
 
 EXAMPLES = examples(
     "p2ptrain doctor",
@@ -57,11 +57,11 @@ def doctor(
     The exit status is 0 if there is no ✗. Otherwise it is the status with which a node would end
     because of the first ✗; for instance 4 for this machine, and 5 for the network.
     """
-    data_host, data_port = parse_host_port(data_listen)
+    data_host, data_port = parse_data_listen(data_listen)
     config = NodeConfig(
         home=home_path(home),
         **asdict(ways_in(bootstrap or (), run)),
-        listen=tuple(listen or (LISTEN,)),
+        listen=tuple(listen) if listen else None,
         data_host=data_host,
         data_port=data_port,
         seed=seed,

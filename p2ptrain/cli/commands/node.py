@@ -20,8 +20,8 @@ from p2ptrain.cli.option_groups import grouped
 from p2ptrain.cli.output import examples
 from p2ptrain.cli.outside import outside
 from p2ptrain.config.node import (
-    LISTEN,
     NodeConfig,
+    parse_data_listen,
     parse_host_port,
     parse_rate,
     parse_size,
@@ -68,7 +68,7 @@ def config_of(
 
     Raises ConfigError, VersionMismatch, RunMismatch: an option or an invitation is invalid.
     """
-    data_host, data_port = parse_host_port(reach.data_listen)
+    data_host, data_port = parse_data_listen(reach.data_listen)
     settings = asdict(training)  # NodeConfig has fields of the same names, and checks their values.
     ranks_listen = settings.pop("ranks_listen")
     ranks_host, ranks_port = parse_host_port(ranks_listen) if ranks_listen else ("", 0)
@@ -76,7 +76,7 @@ def config_of(
         **settings,
         **asdict(ways_in(reach.bootstrap or (), joining.run)),
         home=home,
-        listen=tuple(reach.listen or (LISTEN,)),
+        listen=tuple(reach.listen) if reach.listen else None,
         announce=tuple(reach.announce or ()),
         port_mapping=reach.port_mapping,
         data_host=data_host,

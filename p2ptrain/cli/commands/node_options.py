@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from p2ptrain.config.node import DATA_LISTEN, LISTEN, RELAY_EDGES
+from p2ptrain.config.node import DATA_LISTEN, RELAY_EDGES
 
 BootstrapOption = Annotated[
     list[str] | None,
@@ -20,12 +20,19 @@ BootstrapOption = Annotated[
 ListenOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--listen", metavar="ADDR", help="Address to listen on for peers.", show_default=LISTEN
+        "--listen",
+        metavar="ADDR",
+        help="Address to listen on for peers; may be repeated.",
+        show_default="all addresses, IPv4 and IPv6, at a free port",
     ),
 ]
 DataListenOption = Annotated[
     str,
-    typer.Option("--data-listen", metavar="HOST:PORT", help="Address to listen on for bulk data."),
+    typer.Option(
+        "--data-listen",
+        metavar="HOST:PORT",
+        help="Address to listen on for bulk data. Without HOST: all addresses, IPv4 and IPv6.",
+    ),
 ]
 PortMappingOption = Annotated[
     bool,

@@ -33,14 +33,20 @@ from multiaddr import Multiaddr
 from p2ptrain.identity import Identity, is_peer_id
 from p2ptrain.net.host.bounds import bound_connections, is_crowded
 from p2ptrain.net.host.handshakes import HANDSHAKES_MAX, bound_handshakes
-from p2ptrain.net.host.health_checks import check_connections_concurrently
+from p2ptrain.net.host.health_checks import (
+    CLOSE_S,
+    check_connections_concurrently,
+    close_connection,
+    shielded_for,
+)
 from p2ptrain.net.host.identify_limits import bound_introductions, bound_peerstore
+from p2ptrain.net.host.mdns_addresses import announce_dialable_addresses
+from p2ptrain.net.host.socket_addresses import report_ipv6_addresses
 from p2ptrain.net.host.window_updates import give_credit_by_halves
 
 log = logging.getLogger(__name__)
 
 CONNECTIONS_MAX = 512
-CLOSE_S = 5.0
 
 
 class EdNoise(NoiseTransport):
@@ -78,6 +84,7 @@ def build_host(
     quieten()
     bound_connections()
     bound_introductions()
+    report_ipv6_addresses()
     give_credit_by_halves()
     check_connections_concurrently()
     keys: KeyPair = create_new_key_pair(identity.seed)
@@ -90,6 +97,8 @@ def build_host(
         disable_identify_address_discovery=True,
         enable_mDNS=mdns,
     )
+    if mdns:
+        announce_dialable_addresses(host)
     bound_peerstore(host)
     network: Any = host.get_network()
     # libp2p leaks a token with every inbound connection; after 250 it would refuse all peers.
@@ -176,26 +185,11 @@ def contained(function: Any) -> Any:
     return contained_function
 
 
-def shielded_for(seconds: float) -> trio.CancelScope:
-    """Return a scope that shields work from cancellation, but ends it itself after `seconds`."""
-    scope = trio.CancelScope()
-    scope.deadline = trio.current_time() + seconds
-    scope.shield = True
-    return scope
-
-
 async def sever(host: IHost, peer: ID) -> None:
     """End every connection with `peer` immediately, even if the peer no longer reads. The socket is
     closed first, because libp2p would send a goodbye message and might wait for ever to do so."""
     for connection in host.get_network().get_connections(peer):
         await close_connection(connection)
-
-
-async def close_connection(connection: INetConn) -> None:
-    with shielded_for(CLOSE_S), suppress(Exception):
-        muxed: Any = connection.muxed_conn
-        await muxed.secured_conn.close()
-        await connection.close()
 
 
 def is_open(stream: Any) -> bool:

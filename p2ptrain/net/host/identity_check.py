@@ -16,7 +16,7 @@ from libp2p.peer.id import ID
 from multiaddr import Multiaddr
 
 from p2ptrain.ids import PeerId
-from p2ptrain.net.host.hardening import shielded_for
+from p2ptrain.net.host.health_checks import shielded_for
 
 CLOSE_S = 1.0
 

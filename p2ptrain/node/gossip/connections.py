@@ -42,14 +42,18 @@ async def stay_connected(context: Context) -> None:
 
     While this node has no connections, the waits between dials grow. As soon as one peer is
     connected again, the waits are reset, so all others are dialled within seconds. Only connections
-    to peers that are vouched for (`PeerDirectory`) count, so that no stranger can prevent this."""
-    turns, alone = _Turns(context.me, context.timing), False
+    to peers that are vouched for (`PeerDirectory`) count, so that no stranger can prevent this.
+    After a change of the network, all peers are dialled at once."""
+    turns, alone, moves = _Turns(context.me, context.timing), False, 0
     async with trio.open_nursery() as nursery:
         dials = _Dials(context, nursery)
         while True:
             connected = context.network.connected()
             in_company = any(map(context.peers.is_vouched_for, connected))
-            if alone and in_company:
+            if moves != context.own_heartbeat.moves:
+                moves = context.own_heartbeat.moves
+                turns = _Turns(context.me, context.timing, all_at_once=True)
+            elif alone and in_company:
                 turns = _Turns(context.me, context.timing)
             alone = not in_company
             away = [peer for peer in known_peers(context) if peer not in connected]
@@ -59,9 +63,11 @@ async def stay_connected(context: Context) -> None:
 
 
 class _Turns:
-    """Decides when to dial each disconnected peer: soon at first, then after waits that double."""
+    """Decides when to dial each disconnected peer: soon at first, then after waits that double.
+    `all_at_once`: whether the first call returns all peers."""
 
-    def __init__(self, me: PeerId, timing: Timing) -> None:
+    def __init__(self, me: PeerId, timing: Timing, *, all_at_once: bool = False) -> None:
+        self._all_at_once = all_at_once
         self._me = me
         self._timing = timing
         self._waits: dict[PeerId, tuple[float, float]] = {}
@@ -72,13 +78,15 @@ class _Turns:
         forgotten, so their waits start anew."""
         before, self._waits, due = self._waits, {}, list[PeerId]()
         for peer in away:
-            first_at = now if self._me < peer else now + self._timing.others_turn_s
+            ours = self._all_at_once or self._me < peer
+            first_at = now if ours else now + self._timing.others_turn_s
             at, wait_s = before.get(peer, (first_at, self._timing.connection_retry_s))
             if now >= at:
                 due.append(peer)
                 wait_s = min(2 * wait_s, RETRY_MAX_S)
                 at = now + wait_s
             self._waits[peer] = at, wait_s
+        self._all_at_once = False
         return due
 
 

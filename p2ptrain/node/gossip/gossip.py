@@ -79,6 +79,7 @@ async def send_heartbeats(context: Context) -> None:
             paths.choose_page(now)
         own.dialled, own.dialable = judged_reach(context)
         reachability.warn(context)
+        reachability.warn_of_data_address(context)
         heartbeat = own.saying.encode_next(describe(context, incarnation, serial, lacks))
         await context.network.publish(heartbeat_topic(context.run), heartbeat)
         await trio.sleep(HASTE_S)

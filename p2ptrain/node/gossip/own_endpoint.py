@@ -31,9 +31,11 @@ def own_endpoint(context: Context, own: OwnAddresses | None = None) -> Endpoint:
         return plane
     seen = reach.external_host
     if seen and reach.ports.data and (":" not in seen or listening == "::"):
-        return replace(plane, host=seen, port=_outside_port(context))
-    moved = ip_address(plane.host).is_private and plane.host not in own.hosts
-    return replace(plane, host=own.lan_host) if moved and own.lan_host else plane
+        return replace(plane, host=seen, port=_outside_port(context, seen))
+    if context.config.announce and ip_address(plane.host).is_global:
+        return plane
+    here = own.lan_host or (own.ipv6_host if listening == "::" else "")
+    return replace(plane, host=here) if here and plane.host not in own.hosts else plane
 
 
 def own_candidates(context: Context, own: OwnAddresses | None = None) -> tuple[Candidate, ...]:
@@ -48,26 +50,29 @@ def own_candidates(context: Context, own: OwnAddresses | None = None) -> tuple[C
         with suppress(RemoteProtocolError):  # A loopback address, for example, helps nobody.
             found.append(Candidate(kind, at, port))
 
-    lan = own.lan_host if host in EVERY_ADDRESS else host
+    lan = host
+    if host in EVERY_ADDRESS:
+        lan = own.lan_host or (own.local_ipv6 if host == "::" else "")
     if lan and not ip_address(lan).is_global:
         add(Kind.LAN, lan)
     if context.config.data_announce is not None:
         add(Kind.ANNOUNCED, *context.config.data_announce)
-    if host == "::":
-        for each in [each for each in own.hosts if ":" in each and ip_address(each).is_global][:1]:
-            add(Kind.IPV6, each)
+    six = own.public_ipv6 if host == "::" else host
+    if ":" in six:
+        add(Kind.IPV6, six, _outside_port(context, six))
     seen = context.own_heartbeat.reach.external_host
     if seen and seen != lan and (":" not in seen or host == "::"):
         # Members at other sites try the port that the router has opened before anybody dials it.
         reached = context.own_heartbeat.reach.ports.data
-        add(Kind.OBSERVED, seen, _outside_port(context) if reached else port)
+        add(Kind.OBSERVED, seen, _outside_port(context, seen) if reached else port)
     return tuple(found)
 
 
-def _outside_port(context: Context) -> int:
-    """Return the data port that the router has opened for this node; otherwise our own port."""
+def _outside_port(context: Context, host: str) -> int:
+    """Return the data port that the router has opened for this node at `host`; otherwise our own
+    port."""
     port = context.plane.listener.address[1]
-    opened = context.port_mappings.open_ports(4)
+    opened = context.port_mappings.open_ports(6 if ":" in host else 4)
     return next((each.port for each in opened if each.internal_port == port), port)
 
 

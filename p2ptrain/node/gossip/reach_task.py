@@ -72,7 +72,7 @@ def own_place(context: Context, own: OwnAddresses) -> OwnPlace | None:
     listening = [parse(address).port for address in context.network.addresses()]
     if not listening:
         return None
-    host = own.lan_host or "this machine"
+    host = own.lan_host or own.ipv6_host or "this machine"
     announced = context.config.data_announce
     data_port = announced[1] if announced else context.plane.listener.address[1]
     return OwnPlace(host, listening[0], data_port)

@@ -37,7 +37,7 @@ from p2ptrain.node.gossip.ask_peers import (
     in_order,
 )
 from p2ptrain.node.gossip.hello_client import send_hello
-from p2ptrain.node.joining.find_run import PrintLine, reconnect
+from p2ptrain.node.joining.find_run import PrintLine, near_addresses, reconnect
 from p2ptrain.node.joining.startup_status import StartupStatus
 from p2ptrain.node.state.timing import USUAL
 from p2ptrain.observe.journal import Journal
@@ -143,7 +143,8 @@ async def be_admitted(
             asked = True
         if await _told(news, look, trio.current_time() + look_s):
             return
-        if away := _to_dial_again(network, admission, ways_in):
+        near = near_addresses(network) if config.mdns else []
+        if away := _to_dial_again(network, admission, list(dict.fromkeys([*ways_in, *near]))):
             await reconnect(network, config, away, print_line)
 
 

@@ -32,6 +32,10 @@ from p2ptrain.suggested_command import to_paste
 
 CONNECT_S = 10.0
 
+LAN_LOOK_S = 2.0
+"""Seconds between two rounds of questions to the peers in the local network. mDNS needs about one
+second to find a peer."""
+
 PrintLine = Callable[[str], None]
 
 
@@ -68,6 +72,47 @@ async def fetch_run(network: Network, config: NodeConfig, addresses: list[str]) 
                 "run's organiser"
             ),
         )
+    return await _survey(network, config, addresses)
+
+
+async def wait_for_run(
+    network: Network,
+    config: NodeConfig,
+    addresses: list[str],
+    print_line: PrintLine,
+    *,
+    look_s: float = LAN_LOOK_S,
+) -> Run:
+    """Ask peers at `addresses`, and peers in the local network that mDNS finds, for the run. Return
+    the first valid one. Wait for as long as there is none: such a peer may start later.
+
+    Anybody in the local network may answer, if the user named neither a run nor an invitation. The
+    user is asked for consent to the run that was found.
+
+    Raises ConfigError: the addresses are wrong."""
+    told = ""
+    while True:
+        what = "no peer in the local network has been found yet"
+        if ways := list(dict.fromkeys([*addresses, *near_addresses(network)])):
+            try:
+                return await _survey(network, config, ways)
+            except ConfigError:
+                raise
+            except P2PTrainError as exc:
+                what = exc.what
+        if what != told:
+            told = what
+            print_line(f"{what}; waiting for a peer of the run in the local network (--mdns)")
+        await trio.sleep(look_s)
+
+
+def near_addresses(network: Network) -> list[str]:
+    """Return the addresses of all known peers. For a node without a run, mDNS found them."""
+    return [way for peer in network.dialable_peers() for way in network.addresses_of(peer)]
+
+
+async def _survey(network: Network, config: NodeConfig, addresses: list[str]) -> Run:
+    """Return the first valid run that a peer at `addresses` sends. Raises what `fetch_run` does."""
     survey = _Survey(network, config)
     try:
         await _connect(network, config, addresses, survey.ask)

@@ -34,7 +34,7 @@ def invite(context: Context, print_line: PrintLine) -> None:
     best = best_of(addresses)
     print_line(f"others can take part with: p2ptrain join {encode(invitation_from(context))}")
     print_line(f"or, with an address instead of an invitation: p2ptrain node --bootstrap {best}")
-    if caution := caution_about(best):
+    if caution := caution_about(for_most_peers(addresses)):
         context.alerts.show(WARNING, caution)
 
 
@@ -69,7 +69,8 @@ def invitation_from(context: Context) -> Invitation:
 async def answer_invitation(context: Context) -> dict[str, object]:
     """Return the answer for `p2ptrain invite`: an invitation, and warnings about its addresses."""
     invitation = invitation_from(context)
-    caution = caution_about(str(invitation.addresses[0])) if invitation.addresses else None
+    own = [str(each) for each in invitation.addresses if each.peer == context.me]
+    caution = caution_about(for_most_peers(own)) if own else None
     return {
         "invitation": encode(invitation),
         "warnings": [caution.words] if caution else [],
@@ -80,6 +81,12 @@ def best_of(addresses: Sequence[str]) -> str:
     """Return the address that most peers can reach: the first public one, otherwise the first of a
     local network, otherwise the first loopback address."""
     return str(_farthest_first(map(parse, addresses))[0])
+
+
+def for_most_peers(addresses: Sequence[str]) -> str:
+    """Return the best address that peers without IPv6 can dial too; if there is none, the best
+    one."""
+    return best_of([each for each in addresses if not each.startswith("/ip6/")] or addresses)
 
 
 def _farthest_first(addresses: Iterable[Address]) -> list[Address]:

@@ -67,7 +67,7 @@ async def keep_ports_mapped(
 
     Nothing is sent if the user has switched this off, or if the node listens on this machine only.
     `find` and `make_router` are for tests, which have routers of their own."""
-    ports = own_ports(context.network.addresses(), context.plane.listener.address)
+    ports = own_ports(context.network.listening(), context.plane.listener.address)
     if why := _why_not(context, ports):
         context.port_mappings.not_asked = why
         return

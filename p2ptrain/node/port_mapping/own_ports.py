@@ -9,14 +9,16 @@ from p2ptrain.address_group import is_this_machine
 from p2ptrain.node.state.port_mappings import OwnPorts
 from p2ptrain.portmap.gateway import Version
 
+EVERY_ADDRESS = ("0.0.0.0", "::")
+
 KINDS: dict[str, Version] = {"ip4": 4, "ip6": 6}
 
 
 def own_ports(control: Sequence[str], data: tuple[str, int]) -> dict[Version, OwnPorts]:
     """Return the ports for each version of IP that can be reached from outside this machine.
 
-    `control` are the control plane's addresses, such as /ip4/192.168.1.5/tcp/4201/p2p/12D3…, one
-    for each own address. `data` is the host and port that the data plane is bound to."""
+    `control` are the addresses that the control plane is bound to, such as /ip4/0.0.0.0/tcp/4201.
+    `data` is the host and port that the data plane is bound to."""
     control_ports = _control_ports(control)
     data_host, data_port = data
     data_versions = _versions(data_host)
@@ -34,7 +36,7 @@ def _control_ports(addresses: Sequence[str]) -> dict[Version, int]:
     for address in addresses:
         parts = address.split("/")
         version = KINDS.get(parts[1]) if len(parts) > 4 else None
-        if version is not None and not is_this_machine(parts[2]):
+        if version is not None and (parts[2] in EVERY_ADDRESS or not is_this_machine(parts[2])):
             found.setdefault(version, int(parts[4]))
     return found
 

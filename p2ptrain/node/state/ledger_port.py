@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import trio
+from trio.lowlevel import ParkingLot
 
 from p2ptrain.archive.chain_log import Origin
 from p2ptrain.archive.step_index import StepIndex
@@ -22,6 +23,7 @@ from p2ptrain.ledger.chain.state import LedgerState
 from p2ptrain.ledger.core import Ledger
 from p2ptrain.ledger.history.kept_chain import KeptChain
 from p2ptrain.ledger.messages.events import Event, author_of
+from p2ptrain.peers.fair_queue import FairQueue
 from p2ptrain.peers.queue_shares import QueueShares
 from p2ptrain.rate_limit import Allowance
 from p2ptrain.store import RecordLog
@@ -39,51 +41,69 @@ pages contain the entries of a thousand outer steps. A flooding peer costs 4 % o
 
 @dataclass(slots=True)
 class EventQueue:
-    """The events that wait for the ledger. A peer that floods us loses only its own events."""
+    """The events that wait for the ledger. Each peer has a line of its own, and the lines take
+    turns. So a peer that floods us loses its own events, and delays others by one event each."""
 
     flooded: Callable[[PeerId], None]
     """Called with the author of an event that is dropped because there is no room."""
     _shares: QueueShares = field(default_factory=QueueShares)
     """The number of queued events of each peer."""
-    _put: trio.MemorySendChannel[Event] = field(init=False)
-    _take: trio.MemoryReceiveChannel[Event] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._put, self._take = trio.open_memory_channel[Event](EVENTS_MAX)
+    _events: FairQueue[Event] = field(default_factory=FairQueue)
+    _writers: ParkingLot = field(default_factory=ParkingLot)
+    """The tasks that wait for room."""
+    _readers: ParkingLot = field(default_factory=ParkingLot)
+    """The ledger's task, if it waits for an event."""
 
     @property
     def waiting(self) -> int:
         """The number of events in the queue."""
-        return self._put.statistics().current_buffer_used
+        return len(self._events)
 
     @property
     def blocked(self) -> int:
         """The number of tasks that wait for room."""
-        return self._put.statistics().tasks_waiting_send
+        return len(self._writers)
 
     async def submit(self, event: Event) -> None:
         """Append an event of our own. Wait for room, so that the event is not lost."""
-        await self._put.send(event)
+        await trio.lowlevel.checkpoint_if_cancelled()
+        while self.waiting >= EVENTS_MAX:
+            await self._writers.park()
+        self._append(None, event)
+        await trio.lowlevel.cancel_shielded_checkpoint()
 
     def offer(self, event: Event) -> None:
         """Append a peer's event. Drop it if that peer's part is full: peers repeat their events."""
         author = author_of(event)
         assert author is not None, "offer() got an event of this node; use submit() for those"
         if self._shares.reserve(author, EVENTS_MAX - self.waiting, EVENTS_MAX):
-            self._put.send_nowait(event)
+            self._append(author, event)
         else:
             self.flooded(author)
 
     async def next_event(self) -> Event:
         """Wait for the next event and return it. Only the ledger's task calls this."""
-        event = await self._take.receive()
-        self._shares.release(author_of(event))
+        await trio.lowlevel.checkpoint_if_cancelled()
+        while not self._events:
+            await self._readers.park()
+        event = self._pop()
+        await trio.lowlevel.cancel_shielded_checkpoint()
         return event
 
     def next_event_nowait(self) -> Event:
         """Return the next queued event without waiting. Raises trio.WouldBlock if there is none."""
-        event = self._take.receive_nowait()
+        if not self._events:
+            raise trio.WouldBlock
+        return self._pop()
+
+    def _append(self, author: PeerId | None, event: Event) -> None:
+        self._events.append(author, event)
+        self._readers.unpark()
+
+    def _pop(self) -> Event:
+        event = self._events.pop()
         self._shares.release(author_of(event))
+        self._writers.unpark()
         return event
 
 

@@ -21,6 +21,8 @@ class OwnHeartbeat:
     dialable: bool = True
     """False if peers probably cannot dial our data plane."""
 
+    moves: int = 0
+    """How often this machine has changed its network."""
     reach: ReachWatch = field(default_factory=ReachWatch)
     """How other members reach this node. Updated by `reach_task`."""
 

@@ -165,6 +165,16 @@ async def test_peer_that_floods_does_not_displace_events_of_others(tmp_path: Pat
         assert said["peer"] == CAI.peer
 
 
+async def test_peer_that_floods_does_not_delay_events_of_others(tmp_path: Path) -> None:
+    async with rig(tmp_path) as r:
+        noise, vote = Received(CAI.peer, Refused(1, 0, 0, "no")), Received(BOB.peer, Prepare(1, 1))
+        for _ in range(EVENTS_MAX):
+            r.context.ledger.offer(noise)
+        r.context.ledger.offer(vote)
+        await r.context.ledger.submit(PeerUp(ANN.peer))
+        assert r.heard()[:4] == [noise, vote, PeerUp(ANN.peer), noise]
+
+
 async def test_processed_events_no_longer_count_towards_a_flood(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:

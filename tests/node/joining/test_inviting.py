@@ -13,13 +13,14 @@ from p2ptrain.node.joining.invitation import (
     answer_invitation,
     best_of,
     caution_about,
+    for_most_peers,
     invitation_from,
     invite,
 )
 from tests.node.rig import ANN, BOB, CAI, heartbeat, opening, rig, somebody
 
 LOOP, LAN, PUBLIC = "/ip4/127.0.0.1/tcp/4201", "/ip4/10.0.0.5/tcp/4201", "/ip4/9.9.9.9/tcp/4201"
-DAN = somebody(104)
+DAN, SIX = somebody(104), "/ip6/2606:1::5/tcp/4201"
 NAME = "/dns/seed.example/tcp/4201"
 
 
@@ -36,6 +37,18 @@ async def test_seed_in_a_private_network_warns_and_suggests_announce(tmp_path: P
         assert caution.code == "ADDR-PRIVATE"
         assert LAN in caution.what
         assert "--announce /ip4/PUBLIC-ADDRESS/tcp/4201" in caution.do
+
+
+async def test_public_ipv6_address_does_not_hide_a_private_ipv4_address(tmp_path: Path) -> None:
+    async with rig(tmp_path) as r:
+        r.network.listens = [LAN, SIX, LOOP]
+        said: list[str] = []
+        invite(r.context, said.append)
+        assert said[1].endswith(f"p2ptrain node --bootstrap {SIX}")
+        (caution,) = r.context.alerts.warnings.values()
+        assert LAN in caution.what
+        assert LAN in str((await answer_invitation(r.context))["warnings"])
+    assert for_most_peers([SIX]) == SIX
 
 
 async def test_node_that_does_not_listen_shows_no_invitation(tmp_path: Path) -> None:

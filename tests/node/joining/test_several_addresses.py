@@ -18,12 +18,12 @@ from p2ptrain.errors import NetworkUnreachable, NotAuthorised, RunMismatch
 from p2ptrain.ids import PeerId
 from p2ptrain.net import Network, open_network
 from p2ptrain.node.gossip.hello_client import HELLO_S
-from p2ptrain.node.joining.find_run import fetch_run
+from p2ptrain.node.joining.find_run import fetch_run, wait_for_run
 from p2ptrain.peers.hello_messages import HelloReply, encode_reply
 from p2ptrain.peers.protocol_names import HELLO_PROTOCOL
 from p2ptrain.run import Run
 from p2ptrain.testing.published import publish
-from tests.node.rig import CAI, somebody
+from tests.node.rig import CAI, settled, somebody
 
 Answer = Callable[[PeerId, bytes], Awaitable[bytes]]
 
@@ -97,6 +97,26 @@ async def test_error_lists_every_address_with_its_reason(tmp_path: Path, run: Ru
     for way, reason, line in zip(ways, reasons, caught.value.evidence, strict=True):
         assert line.startswith(f"tried   {way}   ")
         assert reason in line
+
+
+async def test_node_with_mdns_waits_for_a_peer_in_the_local_network(
+    tmp_path: Path, run: Run, nursery: trio.Nursery
+) -> None:
+    """No address of its old invitation answers, and the LAN has a peer without a run."""
+    gone = f"/ip4/127.0.0.1/tcp/1/p2p/{CAI.peer}"
+    config, lines, found = given(tmp_path, [gone], run=run.id), list[str](), list[Run]()
+    async with newcomer_and(refuses, partial(serves, run)) as (network, (first, second)):
+        network.record_reported(PeerId(first.rpartition("/")[2]), [first])
+
+        async def wait() -> None:
+            found.append(await wait_for_run(network, config, [gone], lines.append, look_s=0.01))
+
+        nursery.start_soon(wait)
+        await settled(lambda: len(lines) > 0)
+        assert not found
+        network.record_reported(PeerId(second.rpartition("/")[2]), [second])
+        await settled(lambda: found == [run], deadline_s=60.0)
+        assert all("waiting for a peer of the run in the local network" in line for line in lines)
 
 
 async def test_error_names_the_only_address(tmp_path: Path, run: Run) -> None:

@@ -10,6 +10,7 @@ from p2ptrain.portmap.gateway import Version
 
 LAN = "/ip4/192.168.1.5/tcp/4201/p2p/12D3KooW"
 LAN6 = "/ip6/2001:db8::5/tcp/4301/p2p/12D3KooW"
+EVERYWHERE = ["/ip4/0.0.0.0/tcp/4201", "/ip6/::/tcp/4201"]
 LOOPBACK = "/ip4/127.0.0.1/tcp/4201/p2p/12D3KooW"
 LOOPBACK6 = "/ip6/::1/tcp/4201/p2p/12D3KooW"
 
@@ -26,6 +27,8 @@ LOOPBACK6 = "/ip6/::1/tcp/4201/p2p/12D3KooW"
         ([LOOPBACK, LOOPBACK6], "127.0.0.1", {}),
         ([LOOPBACK], "::1", {}),
         ([], "0.0.0.0", {4: OwnPorts(0, 4202)}),
+        (EVERYWHERE, "::", {4: OwnPorts(4201, 4202), 6: OwnPorts(4201, 4202)}),
+        (EVERYWHERE[:1], "0.0.0.0", {4: OwnPorts(4201, 4202)}),
         (["/dns4/seed.example/tcp/4201", "/", ""], "127.0.0.1", {}),
     ],
 )

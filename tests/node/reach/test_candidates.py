@@ -95,6 +95,11 @@ def test_loopback_address_is_never_dialled_beside_others() -> None:
         (Kind.OBSERVED, "0.0.0.0", 1),
         (Kind.IPV6, "fe80::1", 1),
         (Kind.IPV6, "::ffff:127.0.0.1", 1),
+        (Kind.IPV6, "fd00::1", 1),
+        (Kind.IPV6, "8.8.8.8", 1),
+        (Kind.LAN, "2606:1::1", 1),
+        (Kind.LAN, "::1", 1),
+        (Kind.OBSERVED, "::", 1),
         (Kind.ANNOUNCED, "a.name", 1),
         (Kind.ANNOUNCED, "8.8.8.8", 0),
         (Kind.ANNOUNCED, "8.8.8.8", 1 << 16),
@@ -105,6 +110,14 @@ def test_address_that_nobody_else_can_dial_is_skipped(kind: Kind, host: str, por
         Candidate(kind, host, port)
     family = "ip6" if ":" in host else "ip4"
     assert candidates_in([f"/{family}/{host}/tcp/{port}/{kind}-data", str(OBSERVED)]) == (OBSERVED,)
+
+
+def test_address_in_an_ipv6_lan_is_dialled_only_there() -> None:
+    lan, public = Candidate(Kind.LAN, "fd00::5", 4202), Candidate(Kind.IPV6, "2606:1::5", 4202)
+    there = endpoint(public.host)
+    assert to_dial(there, (lan, public), "2606:2::1") == there
+    near = to_dial(there, (lan, public), "2606:1::9")
+    assert [each.host for each in near.each_place()] == ["fd00::5", "2606:1::5"]
 
 
 def test_first_candidate_of_each_kind_counts() -> None:

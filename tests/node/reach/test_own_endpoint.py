@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
 
+import pytest
+
+from p2ptrain.node.gossip import reachability
 from p2ptrain.node.gossip.gossip import describe
 from p2ptrain.node.gossip.own_addresses import OwnAddresses, own_addresses
 from p2ptrain.node.gossip.own_endpoint import own_candidates, own_endpoint, told_addresses
@@ -51,6 +55,30 @@ async def test_ipv6_is_listed_only_if_the_data_plane_listens_there(tmp_path: Pat
     async with rig(tmp_path) as r:
         r.plug(listener=Everywhere("::"))
         assert texts(r)[1:] == ["/ip6/2001:4860:4860::8888/tcp/4202/ipv6-data"]
+
+
+async def test_machine_without_ipv4_tells_its_ipv6_addresses(tmp_path: Path) -> None:
+    only6 = OwnAddresses(("fe80::1", "fd00::5", "2606:1::5"), (), "", "2606:1::5")
+    async with rig(tmp_path) as r:
+        r.plug(listener=Everywhere("::"))
+        told = [str(each) for each in own_candidates(r.context, only6)]
+        assert told == ["/ip6/fd00::5/tcp/4202/lan-data", "/ip6/2606:1::5/tcp/4202/ipv6-data"]
+        assert own_endpoint(r.context, only6).host == "2606:1::5"
+
+
+async def test_new_address_replaces_the_old_one(tmp_path: Path) -> None:
+    moved = OwnAddresses(("10.9.9.9",), ("10.9.9.0/24",), "10.9.9.9")
+    async with rig(tmp_path) as r:
+        r.plug(
+            listener=Everywhere("0.0.0.0"),
+            endpoint=replace(r.context.plane.endpoint, host="192.168.1.5"),
+        )
+        assert own_endpoint(r.context, OWN).host == "192.168.1.5"
+        assert own_endpoint(r.context, moved).host == "10.9.9.9"
+        r.plug(endpoint=replace(r.context.plane.endpoint, host="8.8.8.8"))
+        assert own_endpoint(r.context, moved).host == "10.9.9.9"
+        r.configure(announce=("/ip4/8.8.8.8/tcp/4201",))
+        assert own_endpoint(r.context, moved).host == "8.8.8.8", "its user knows better"
 
 
 async def test_endpoint_is_the_address_that_most_peers_can_dial(tmp_path: Path) -> None:
@@ -106,3 +134,31 @@ def test_own_addresses_are_those_of_the_interfaces() -> None:
     own = own_addresses()
     assert "127.0.0.1" in own.hosts
     assert own.lan_host in ("", *own.hosts)
+
+
+@pytest.mark.parametrize(
+    ("announce", "data_announce", "warned"),
+    [
+        (("/dns4/seed.example/tcp/4201",), None, True),
+        (("/ip4/10.0.0.7/tcp/4201", "/dns/seed.example/tcp/4201"), None, True),
+        (("/dns4/seed.example/tcp/4201",), ("198.51.100.9", 4202), False),
+        (("/ip4/10.0.0.7/tcp/4201",), None, False),
+        ((), None, False),
+    ],
+)
+async def test_private_data_address_beside_an_announced_name_is_pointed_out(
+    tmp_path: Path,
+    announce: tuple[str, ...],
+    data_announce: tuple[str, int] | None,
+    warned: bool,
+) -> None:
+    async with rig(tmp_path) as r:
+        r.configure(announce=announce, data_announce=data_announce)
+        reachability.warn_of_data_address(r.context)
+        codes = [caution.code for caution in r.context.alerts.warnings.values()]
+        assert codes == ["ADDR-DATA-PRIVATE"] * warned
+        r.plug(listener=Everywhere("0.0.0.0"))
+        reach = r.context.own_heartbeat.reach
+        reach.external_host, reach.ports = "8.8.8.8", PortsReached(control=None, data=True)
+        reachability.warn_of_data_address(r.context)
+        assert not r.context.alerts.warnings, "others reach its data port at a public address"

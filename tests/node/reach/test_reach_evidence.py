@@ -17,6 +17,7 @@ from p2ptrain.peers.reach_evidence import (
 from p2ptrain.peers.reach_messages import DialOutcome, ReachAnswer
 
 HOME, ELSEWHERE = "198.51.100.7", "198.51.100.8"
+SIX = "2606:1::5"
 YES, NO = DialOutcome.REACHED, DialOutcome.SILENT
 
 
@@ -113,6 +114,23 @@ def test_external_address_is_what_two_sites_report() -> None:
     for site in ("c", "d"):
         witness.says(site, NO, 2 * NEWEST_S, host=ELSEWHERE)
     assert witness.external_host(2 * NEWEST_S, sites=4) == ELSEWHERE, "the newest answers count"
+
+
+def test_versions_of_ip_are_judged_separately() -> None:
+    """A router that blocks IPv4 connections may let IPv6 connections through, and conversely."""
+    witness = Witness()
+    for site, outcome, host in (("a", NO, HOME), ("b", NO, HOME), ("c", YES, SIX), ("d", YES, SIX)):
+        witness.says(site, outcome, 0.0, host=host)
+    assert witness.external_host(0.0, sites=4) == HOME
+    assert witness.judge({}, {}, 0.0, sites=4, version=4).data is False
+    assert witness.judge({}, {}, 0.0, sites=4, version=6).data is True
+    came = {"2606:2::/64": 1.0}
+    assert witness.judge(came, came, 1.0, sites=4, version=4).data is False
+    only6 = Witness()
+    assert only6.judge(came, came, 1.0, sites=4, version=6).data is True
+    for site in ("c", "d"):
+        only6.says(site, YES, 1.0, host=SIX)
+    assert only6.external_host(1.0, sites=2) == SIX
 
 
 def test_memory_for_answers_is_bounded() -> None:

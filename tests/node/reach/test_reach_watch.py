@@ -18,6 +18,7 @@ from p2ptrain.peers.reach_questions import (
 from p2ptrain.peers.reach_verdict import OpenedPorts, OwnPlace, Reach
 from p2ptrain.peers.reach_watch import ReachWatch
 
+SIX = "2606:1::5"
 HOME, OFFICE = "198.51.100.7", "198.51.100.8"
 AT_HOME, AT_OFFICE = OwnPlace("192.168.1.5", 4201, 4202), OwnPlace("10.1.2.3", 4201, 4202)
 UPNP = OpenedPorts("UPnP", 4201, 4202, 1800.0)
@@ -33,6 +34,8 @@ class World:
     place: OwnPlace = AT_HOME
     opened: OpenedPorts | None = None
     liars: frozenset[str] = frozenset()
+    by_ipv6: frozenset[str] = frozenset()
+    """The members that are connected by IPv6."""
     counts_arrivals: bool = False
     now: float = 0.0
     watch: ReachWatch = field(default_factory=ReachWatch)
@@ -56,9 +59,8 @@ class World:
             outcome = DialOutcome.REACHED if said else DialOutcome.SILENT
             if self.reached and self.counts_arrivals:
                 self.arrivals[members[peer].site] = self.now
-            self.watch.note_answer(
-                members[peer], ReachAnswer(self.host, outcome, outcome), self.now
-            )
+            host = SIX if peer in self.by_ipv6 else self.host
+            self.watch.note_answer(members[peer], ReachAnswer(host, outcome, outcome), self.now)
         self.watch.judge(self.place, self.arrivals, self.arrivals, self.now, self.opened)
 
 
@@ -121,6 +123,25 @@ def test_new_address_leads_to_new_questions_and_a_new_verdict_within_two_minutes
     assert world.run(1.0) is Reach.UNKNOWN, "evidence about the old address does not count"
     assert world.run(119.0) is Reach.CLOSED
     assert world.watch.external_host == OFFICE
+
+
+def test_earlier_external_address_is_not_told_in_a_new_network() -> None:
+    world = World(reached=True)
+    world.run(300.0)
+    assert world.watch.external_host == HOME
+    world.place = AT_OFFICE
+    world.watch.judge(world.place, {}, {}, world.now)
+    assert world.watch.external_host == ""
+
+
+def test_members_that_are_connected_by_ipv6_do_not_hide_the_ipv4_address() -> None:
+    world = World(reached=True, by_ipv6=frozenset("ab"))
+    assert world.run(6 * ROUND_EVERY_S) is Reach.OPEN
+    assert world.watch.external_host == HOME
+    assert len(world.asked) == 18, "three members in each round"
+    world.by_ipv6 = frozenset("abcdef")
+    world.run(6 * ROUND_EVERY_S)
+    assert world.watch.external_host == SIX
 
 
 def test_opened_ports_are_tried_at_once() -> None:

@@ -1,5 +1,5 @@
-"""The program of one node in `votes` and `verdicts`: the real node, with a fake trainer or as a
-seed.
+"""The program of one node in `votes`, `verdicts` and `addresses`: the real node, with a fake
+trainer or as a seed. Without --host, it listens at its default addresses.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ CONTROL_PORT, DATA_PORT = 4201, 4202
 def main() -> int:
     parser = argparse.ArgumentParser(description="One node.")
     parser.add_argument("--home", type=Path, required=True)
-    parser.add_argument("--host", required=True)
+    parser.add_argument("--host", default="")
     parser.add_argument("--seed", action="store_true")
+    parser.add_argument("--mdns", action="store_true")
     parser.add_argument("--bootstrap", nargs="*", default=[])
     parser.add_argument("--inner-step", type=float, default=INNER_STEP_S, help="in seconds")
     parser.add_argument("--map-ports", action="store_true", help="ask the router to open the ports")
@@ -35,10 +36,11 @@ def main() -> int:
     config = NodeConfig(
         given.home,
         bootstrap=tuple(given.bootstrap),
-        listen=(f"/ip4/{given.host}/tcp/{CONTROL_PORT}",),
+        listen=(f"/ip4/{given.host}/tcp/{CONTROL_PORT}",) if given.host else None,
         data_host=given.host,
         data_port=DATA_PORT,
         seed=given.seed,
+        mdns=given.mdns,
         device="cpu",
         assume_yes=True,
         port_mapping=given.map_ports,
