@@ -23,6 +23,7 @@ from p2ptrain.portmap import (
     Interruption,
     IPAddress,
     Kind,
+    NoGateway,
     Router,
     Standing,
     find_gateway,
@@ -119,7 +120,7 @@ def _facts(subject: Subject, learned: Learned) -> MappingFacts:
     return MappingFacts("", standing, gateway.local)
 
 
-def _why_not(subject: Subject, learned: Learned, gateway: object) -> str:
+def _why_not(subject: Subject, learned: Learned, gateway: Gateway | NoGateway) -> str:
     """Return why the router is not asked; "" if there is no reason."""
     from p2ptrain.node.port_mapping.keep_mapped import NOT_OUTSIDE, SWITCHED_OFF, unneeded
 
@@ -131,9 +132,9 @@ def _why_not(subject: Subject, learned: Learned, gateway: object) -> str:
         return f"the node that is running here asks the router itself; see {status}"
     if not learned.are_ports_free:
         return "a node could not listen on both ports now"
-    if not _is_outside(subject):
-        return NOT_OUTSIDE
-    return unneeded(gateway) or ""  # type: ignore[arg-type]  # it is what find_gateway returns
+    if why := unneeded(gateway):
+        return why
+    return "" if _is_outside(subject) else NOT_OUTSIDE
 
 
 def _is_outside(subject: Subject) -> bool:
@@ -142,7 +143,8 @@ def _is_outside(subject: Subject) -> bool:
     from p2ptrain.node.port_mapping.own_ports import own_ports
 
     config = subject.config
-    control = [str(own) for each in config.listen or EVERY_ADDRESS for own in dialable(parse(each))]
+    listening = [parse(each) for each in config.listen or EVERY_ADDRESS]
+    control = [str(own) for own in dialable(listening)]
     found = own_ports(control, (config.data_host, config.data_port or 1)).get(4)
     return found is not None and bool(found.control and found.data)
 
