@@ -141,13 +141,15 @@ class EndedEdge:
 
 @dataclass(frozen=True, slots=True)
 class RelayTotals:
-    """The bytes that were relayed since the start. `by_peer` counts those that each peer sent."""
+    """The bytes that were relayed since the start. `by_peer` counts those that each peer sent, and
+    `today_by_peer` the part of today."""
 
     edges_now: int
     edges_most: int
     today_bytes: int
     total_bytes: int
     by_peer: tuple[tuple[PeerId, int], ...]
+    today_by_peer: tuple[tuple[PeerId, int], ...] = ()
 
 
 @dataclass(slots=True)
@@ -163,6 +165,7 @@ class RelayBook:
     _today_bytes: int = 0
     _total_bytes: int = 0
     _by_peer: Counter[PeerId] = field(default_factory=Counter)
+    _today_by_peer: Counter[PeerId] = field(default_factory=Counter)
 
     def ask(self, request: RelayRequest, *, connections: int, now: float, day: int) -> Verdict:
         """Count a new request, and return whether limits forbid it. `connections` is the number of
@@ -204,6 +207,7 @@ class RelayBook:
         self._total_bytes += relayed
         if sender in self._by_peer or len(self._by_peer) < PEERS_MAX:
             self._by_peer[sender] += relayed
+            self._today_by_peer[sender] += relayed
         self._edges[edge].relayed_bytes += relayed
         return self._today_bytes < OVER_THE_DAY * self.limits.bytes_per_day
 
@@ -222,6 +226,7 @@ class RelayBook:
             self._today_bytes,
             self._total_bytes,
             tuple(self._by_peer.most_common()),
+            tuple(self._today_by_peer.most_common()),
         )
 
     def _why_full(self, edge: EdgeId) -> str:
@@ -247,6 +252,7 @@ class RelayBook:
     def _begin_day(self, day: int) -> None:
         if day != self._day:
             self._day, self._today_bytes = day, 0
+            self._today_by_peer.clear()
 
 
 def is_over(request: RelayRequest, view: RelayView, *, seconds: float) -> str:

@@ -108,8 +108,12 @@ def in_words(totals: RelayTotals | None) -> str:
     if not totals.total_bytes:
         return f"{said}; nothing relayed yet"
     said = f"{said}; {size(totals.today_bytes)} today, {size(totals.total_bytes)} in all"
-    shown = totals.by_peer[:PEERS_SHOWN_MAX]
-    return f"{said}: " + ", ".join(f"{peer_name(peer)} {size(sent)}" for peer, sent in shown)
+    today = dict(totals.today_by_peer)
+    shown = [
+        f"{peer_name(peer)} sent {size(today.get(peer, 0))} today, {size(sent)} in all"
+        for peer, sent in totals.by_peer[:PEERS_SHOWN_MAX]
+    ]
+    return "; ".join((said, *shown))
 
 
 def as_json(totals: RelayTotals | None) -> dict[str, object]:
@@ -117,4 +121,5 @@ def as_json(totals: RelayTotals | None) -> dict[str, object]:
     if totals is None:
         return {}
     by_peer: dict[PeerId, int] = dict(totals.by_peer)
-    return asdict(totals) | {"by_peer": by_peer}
+    today: dict[PeerId, int] = dict(totals.today_by_peer)
+    return asdict(totals) | {"by_peer": by_peer, "today_by_peer": today}

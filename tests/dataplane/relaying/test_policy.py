@@ -152,6 +152,7 @@ def test_days_bytes_stop_new_edges_and_then_the_others() -> None:
     totals = book.totals(DAY + 1)
     assert (totals.today_bytes, totals.total_bytes) == (0, 1050)
     assert totals.by_peer == ((ANN.peer, 950), (BOB.peer, 100))
+    assert totals.today_by_peer == ()
 
 
 @pytest.mark.parametrize("limits", [{"edges": -1}, {"edges": 65}, {"bytes_per_day": -1}])

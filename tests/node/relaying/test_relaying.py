@@ -29,6 +29,7 @@ from p2ptrain.errors import NotAuthorised, PeerUnreachable
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain.state import Phase
 from p2ptrain.ledger.chain.values import Participant, Roster
+from p2ptrain.names import peer_name
 from p2ptrain.node.gossip.gossip import describe
 from p2ptrain.node.relaying import meetings, own_relay
 from p2ptrain.node.relaying.relayed_links import (
@@ -249,10 +250,22 @@ def test_status_names_the_peers() -> None:
     assert (
         own_relay.in_words(RelayTotals(0, 2, 0, 0, ())) == "0 of 2 pairs now; nothing relayed yet"
     )
-    totals = RelayTotals(1, 2, 10**9, 3 * 10**9, ((BOB.peer, 2 * 10**9), (CAI.peer, 10**9)))
-    said = own_relay.in_words(totals)
-    assert said.startswith("1 of 2 pairs now; 1.0 GB today, 3.0 GB in all: ")
-    assert own_relay.as_json(totals)["by_peer"] == {BOB.peer: 2 * 10**9, CAI.peer: 10**9}
+    by_peer = ((BOB.peer, 2 * 10**9), (CAI.peer, 10**9))
+    totals = RelayTotals(1, 2, 10**9, 3 * 10**9, by_peer, ((BOB.peer, 10**9),))
+    assert own_relay.in_words(totals).split("; ") == [
+        "1 of 2 pairs now",
+        "1.0 GB today, 3.0 GB in all",
+        f"{peer_name(BOB.peer)} sent 1.0 GB today, 2.0 GB in all",
+        f"{peer_name(CAI.peer)} sent 0 bytes today, 1.0 GB in all",
+    ]
+    assert own_relay.as_json(totals) == {
+        "edges_now": 1,
+        "edges_most": 2,
+        "today_bytes": 10**9,
+        "total_bytes": 3 * 10**9,
+        "by_peer": dict(by_peer),
+        "today_by_peer": {BOB.peer: 10**9},
+    }
 
 
 async def test_usual_limits_are_those_of_the_configuration(tmp_path: Path, new_rig: NewRig) -> None:
