@@ -12,7 +12,6 @@ so that connection is most likely from a silent peer, whose handshake would neve
 
 from __future__ import annotations
 
-import errno
 import selectors
 import socket
 import threading
@@ -26,10 +25,10 @@ from functools import partial
 from p2ptrain.address_group import Arrivals, plain_host, site_of
 from p2ptrain.dataplane.certificates import Credentials
 from p2ptrain.dataplane.gate import TRUSTED_MAX, Gate
+from p2ptrain.dataplane.local_port import listening_socket
 from p2ptrain.dataplane.sockets import PeerSocket
 from p2ptrain.dataplane.tls import answer_hello, receive_hello
 from p2ptrain.errors import (
-    ConfigError,
     NotAuthorised,
     P2PTrainError,
     PeerError,
@@ -41,6 +40,10 @@ from p2ptrain.stranger_slots import StrangerSlots
 
 Handler = Callable[[PeerSocket, Mapping[str, object]], None]
 """`handler(connection, hello)` serves one connection until it returns."""
+
+Refusal = Callable[[PeerId, Mapping[str, object]], str]
+"""`refusal(peer, hello)` returns why a hello is refused; "" if it is accepted. It may raise
+RemoteProtocolError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +82,14 @@ class ListenerStatistics:
     connections_now: int = 0
 
 
+def _never(peer: PeerId, hello: Mapping[str, object]) -> str:
+    return ""
+
+
+def _not_served(peer: PeerId, hello: Mapping[str, object]) -> str:
+    return "this node does not serve this purpose"
+
+
 class Listener:
     """Serves the data plane at `host`:`port` (0: any free port) while its `with` block lasts.
 
@@ -104,13 +115,13 @@ class Listener:
         self._gate = Gate(credentials, allowed, self._bounds.trusted_max)
         self._strangers = StrangerSlots(self._bounds.strangers_max)
         self._lock = threading.Lock()
-        self._handlers: dict[str, Handler] = {}
+        self._handlers: dict[str, tuple[Handler, Refusal]] = {}
         self._connections: set[PeerSocket] = set()
         self._threads: set[threading.Thread] = set()
         self._counts: Counter[str] = Counter()
         self._arrivals = Arrivals()
         self._closing = False
-        self._socket = _bind(host, port)
+        self._socket = listening_socket(host, port)
         self._wake, self._woken = socket.socketpair()
         self._acceptor = threading.Thread(target=self._accept_all, name="dataplane-accept")
 
@@ -129,13 +140,13 @@ class Listener:
         """Set the members: when a limit is reached, other peers are dropped before members."""
         self._gate.set_members(members)
 
-    def handle(self, purpose: str, handler: Handler) -> None:
+    def handle(self, purpose: str, handler: Handler, refusal: Refusal = _never) -> None:
         """Let `handler(connection, hello)` serve `purpose` from now on. The connection is closed
         when the handler returns. A handler may raise P2PTrainError, which is counted. Any other
         exception is our own bug; it goes to `threading.excepthook` and ends only that
-        connection."""
+        connection. `refusal` may refuse a hello with a reason, before the handler is called."""
         with self._lock:
-            self._handlers[purpose] = handler
+            self._handlers[purpose] = handler, refusal
 
     def adopt(self, sock: socket.socket, peer: PeerId, *, deadline_s: float) -> None:
         """Serve `sock`, which this node has connected to `peer` itself, like an accepted
@@ -175,6 +186,16 @@ class Listener:
             for connection in self._connections:
                 if connection.peer == peer:
                     connection.shutdown()
+
+    def hosts_of(self, peer: PeerId) -> frozenset[str]:
+        """Return the addresses from which `peer` is connected now."""
+        with self._lock:
+            connections = [each for each in self._connections if each.peer == peer]
+        hosts = set[str]()
+        for each in connections:
+            with suppress(PeerError):  # It may end at any time.
+                hosts.add(plain_host(each.remote_address()[0]))
+        return frozenset(hosts)
 
     def statistics(self) -> ListenerStatistics:
         with self._lock:
@@ -320,8 +341,10 @@ class Listener:
         try:
             hello = receive_hello(connection)
             with self._lock:
-                handler = self._handlers.get(str(hello["purpose"]))
-            answer_hello(connection, "" if handler else "this node does not serve this purpose")
+                handler, refusal = self._handlers.get(str(hello["purpose"]), (None, _not_served))
+            if why := refusal(connection.peer, hello):
+                handler = None
+            answer_hello(connection, why)
             if not self._encrypted:
                 connection.leave_encryption()
         except (RemoteProtocolError, PeerError):
@@ -350,45 +373,3 @@ class Listener:
 def _shut(sock: socket.socket) -> None:
     with suppress(OSError):
         sock.shutdown(socket.SHUT_RDWR)
-
-
-def try_listening(host: str, port: int) -> None:
-    """Check in advance that a listener can bind to `host`:`port`. Raises ConfigError (PORT-IN-USE,
-    ADDR-LISTEN)."""
-    _bind(host, port).close()
-
-
-def _bind(host: str, port: int) -> socket.socket:
-    try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        sock = socket.socket(family, socket.SOCK_STREAM)
-    except OSError as exc:
-        raise _cannot_listen(host, port, exc) from exc
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind((host, port))
-        sock.listen(128)
-        sock.setblocking(False)
-    except OSError as exc:
-        sock.close()
-        raise _cannot_listen(host, port, exc) from exc
-    return sock
-
-
-def _cannot_listen(host: str, port: int, exc: OSError) -> ConfigError:
-    where, why = f"{host}:{port}", exc.strerror or str(exc)
-    if exc.errno == errno.EADDRINUSE:
-        return ConfigError(
-            f"the data port {port} is in use",
-            code="PORT-IN-USE",
-            evidence=[f"listening on {where}: {why}"],
-            likely="another program, perhaps another node, is listening on it",
-            do="choose another port with --data-listen, or port 0 for any free one",
-        )
-    return ConfigError(
-        f"the data plane cannot listen on {where}",
-        code="ADDR-LISTEN",
-        evidence=[f"listening on {where}: {why}"],
-        likely="the address is not one of this machine's, or the port is below 1024",
-        do="choose another with --data-listen; 0.0.0.0:0 means all addresses and any free port",
-    )

@@ -18,6 +18,7 @@ from p2ptrain.ledger.core import Ledger
 from p2ptrain.ledger.failure_detector import Colour, Detector
 from p2ptrain.net import Network
 from p2ptrain.node.state.forwarding import Forwarding
+from p2ptrain.node.state.punching import Punching
 from p2ptrain.peers.misbehaviour_log import MisbehaviourLog
 from p2ptrain.peers.path_table import PathTable
 from p2ptrain.peers.peer_table import PeerRecord, PeerTable
@@ -38,6 +39,8 @@ class PeerDirectory:
     """Journals what peers did wrong, with a rate limit."""
     forwarding: Forwarding = field(default_factory=Forwarding)
     """Requests that members pass on to each other."""
+    punching: Punching = field(default_factory=Punching)
+    """Connections that two members behind NATs open from both ends."""
 
     def is_down(self, peer: PeerId) -> bool:
         return self.detector.status(peer, trio.current_time()) is Colour.RED

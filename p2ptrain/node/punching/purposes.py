@@ -1,0 +1,40 @@
+"""The purposes of punched connections, in words that both ends understand.
+
+A member that is asked to punch decides by these words whether it still wants the connection. It
+refuses what is over, so a message that was stored and delivered late has no effect.
+"""
+
+from __future__ import annotations
+
+from p2ptrain.dataplane import RingKey
+from p2ptrain.ids import PeerId
+from p2ptrain.node.state.context import Context
+
+CHUNKS = "chunks"
+"""The connection on which a peer requests chunks. It is always wanted: it replaces a dial."""
+
+_REDUCE = "reduce"
+
+
+def reduce_purpose(key: RingKey) -> str:
+    """Return what an agreement for the attempt of `key` is about."""
+    return f"{_REDUCE} {key.run} {key.step} {key.attempt}"
+
+
+def unwanted(context: Context, peer: PeerId, about: str) -> str:
+    """Return why this node does not want to punch with `peer` for this purpose; "" if it does."""
+    if about == CHUNKS:
+        return ""
+    kind, *parts = about.split(" ")
+    if kind != _REDUCE or len(parts) != 3 or not all(it.isdecimal() for it in parts[1:]):
+        return "this node does not know this purpose"
+    state, step, attempt = context.ledger.snapshot, int(parts[1]), int(parts[2])
+    if parts[0] != state.line:
+        return "this node follows another branch of the ledger"
+    if (step, attempt) < (state.step, state.attempt):
+        return "that attempt is over"
+    # An attempt that this node has not heard of yet is wanted: the roster is on its way.
+    roster = state.roster
+    if roster is not None and (step, attempt) == (roster.step, roster.attempt):
+        return "" if peer in roster.peers else "you do not take part in that exchange"
+    return ""
