@@ -140,6 +140,7 @@ async def open_all(
             await way(opening)
         except (PeerError, RemoteProtocolError) as exc:
             failures.append(exc)
+            opening.met.append(exc.what)
         opening.settle()
         over.set()
 

@@ -60,13 +60,14 @@ async def dial_once(context: Context, opening: Opening, deadline_s: float | None
 async def punch(context: Context, opening: Opening) -> None:
     """Agree with the peer to call each other at the same time. This node is the TLS client."""
     began_s, numbers, punching = context.now(), opening.missing, context.peers.punching
+    made: list[int] = []
     if punching.agree is None:
         raise PeerUnreachable("this node is about to stop", peer=opening.peer)
     async with punching.agree(opening.peer, opening.about, len(numbers)) as found:
 
         def once(number: int, handle: DialHandle) -> PeerSocket:
             place = numbers.index(number)
-            return punch_and_dial(
+            connection = punch_and_dial(
                 context.plane.credentials,
                 found.places[place],
                 opening.hellos[number],
@@ -75,17 +76,22 @@ async def punch(context: Context, opening: Opening) -> None:
                 dialling=handle,
                 wanted=partial(_claim, opening, number, handle),
             )
+            made.append(number)
+            return connection
 
         await trio.sleep(max(found.start_at - context.now(), 0.0))
-        await _each(opening, numbers, once)
-    punching.note_reached(opening.peer, context.now())
-    context.journal.write(
-        "punched",
-        peer=opening.peer,
-        about=opening.about,
-        streams=len(numbers),
-        seconds=context.now() - began_s,
-    )
+        try:
+            await _each(opening, numbers, once)
+        finally:  # This task is cancelled as soon as the last connection is open.
+            if made:
+                punching.note_reached(opening.peer, context.now())
+                context.journal.write(
+                    "punched",
+                    peer=opening.peer,
+                    about=opening.about,
+                    streams=len(made),
+                    seconds=context.now() - began_s,
+                )
 
 
 async def dial_at(
@@ -96,8 +102,7 @@ async def dial_at(
     if endpoint is None or not context.peers.may_be_at(endpoint):
         why = "it has not announced its data plane's address"
         where = "its data plane is on a loopback address"
-        opening.met.append(why if endpoint is None else where)
-        raise PeerUnreachable(opening.met[-1], peer=peer)
+        raise PeerUnreachable(why if endpoint is None else where, peer=peer)
     limit_s = min(deadline_s, max(opening.ends - context.now(), AGAIN_S))
 
     def once(number: int, handle: DialHandle) -> PeerSocket:
@@ -141,7 +146,6 @@ async def _each(opening: Opening, numbers: Sequence[int], once: Once) -> None:
         try:
             await in_thread(work, stop=handle.give_up, limiter=opening.limiter)
         except (PeerError, RemoteProtocolError) as exc:
-            opening.met.append(exc.what)
             faults.append(exc)
         opening.settle()
 

@@ -13,7 +13,7 @@ the caller punches.
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -26,6 +26,7 @@ from p2ptrain.dataplane import (
     ExternalAddress,
     LocalPort,
     Observation,
+    Sightings,
     punch_and_serve,
 )
 from p2ptrain.dataplane.punch_messages import (
@@ -49,7 +50,7 @@ from p2ptrain.node.forwarding import forwarding
 from p2ptrain.node.gossip.endpoint_exchange import introduced
 from p2ptrain.node.punching.observed_ports import close, observe_ports
 from p2ptrain.node.punching.purposes import unwanted
-from p2ptrain.node.punching.sightings import sightings_of
+from p2ptrain.node.punching.sightings import own_gateways, sightings_of
 from p2ptrain.node.state.context import Context
 from p2ptrain.node.state.forwarding import Passage
 from p2ptrain.node.state.punching import Agreed
@@ -73,14 +74,19 @@ THREADS = trio.CapacityLimiter(128)
 """Threads that punch: the streams of 32 neighbours at once."""
 
 
-def answer_punches(context: Context) -> None:
-    """From now on, answer other members' messages about punching, direct and forwarded ones."""
+def answer_punches(
+    context: Context, *, gateways: Callable[[], frozenset[str]] = own_gateways
+) -> None:
+    """From now on, answer other members' messages about punching, direct and forwarded ones.
+    `gateways` returns the inside addresses of this machine's routers."""
 
     async def direct(peer: PeerId, payload: bytes) -> bytes:
-        return _receive(context, peer, payload, None)
+        sightings = sightings_of(context, peer, None, gateways())
+        return _receive(context, peer, payload, sightings)
 
     async def passed_on(peer: PeerId, payload: bytes, passage: Passage) -> bytes:
-        return _receive(context, peer, payload, passage)
+        sightings = sightings_of(context, peer, passage, gateways())
+        return _receive(context, peer, payload, sightings)
 
     forwarding.handle_both(context, PUNCH_PROTOCOL, direct, passed_on, bytes_max=MESSAGE_BYTES_MAX)
 
@@ -144,14 +150,13 @@ def _give(context: Context, peer: PeerId, nonce: bytes, found: Punch | PeerError
             channel.send_nowait(found)
 
 
-def _receive(context: Context, peer: PeerId, payload: bytes, passage: Passage | None) -> bytes:
+def _receive(context: Context, peer: PeerId, payload: bytes, sightings: Sightings) -> bytes:
     """Handle a message of `peer`, and return the empty reply.
     Raises NotAuthorised, RemoteProtocolError."""
     state, punching = context.ledger.snapshot, context.peers.punching
     if punching.agree is None or not (state.is_member(context.me) and state.is_member(peer)):
         raise NotAuthorised("only members punch holes with each other", peer=peer)
     message = decode(payload)
-    sightings = sightings_of(context, peer, passage)
     _do(context, punching.sessions.receive(peer, message, sightings, now=context.now()))
     return b""
 

@@ -33,15 +33,14 @@ async def observe_ports(context: Context, peer: PeerId, count: int) -> list[Obse
     Raises:
         PeerUnreachable: no member other than `peer` tells us their addresses.
     """
-    why = ["no other member can be dialled"]
+    why: list[str] = []
     for observer in observers(context, peer)[:OBSERVERS_MAX]:
         try:
             return await _observe_at(context, observer, count)
         except (PeerError, RemoteProtocolError, TryLater) as exc:
             why.append(f"{observer.peer}: {exc.what}")
-    raise PeerUnreachable(
-        "no member tells this node the external addresses of its ports", peer=peer, evidence=why
-    )
+    told = "; ".join(why) or "no other member can be dialled"
+    raise PeerUnreachable(f"no member observes this node's ports: {told}", peer=peer)
 
 
 def observers(context: Context, peer: PeerId) -> list[Endpoint]:

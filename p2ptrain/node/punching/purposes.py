@@ -28,13 +28,10 @@ def unwanted(context: Context, peer: PeerId, about: str) -> str:
     kind, *parts = about.split(" ")
     if kind != _REDUCE or len(parts) != 3 or not all(it.isdecimal() for it in parts[1:]):
         return "this node does not know this purpose"
-    state, step, attempt = context.ledger.snapshot, int(parts[1]), int(parts[2])
+    state, place = context.ledger.snapshot, (int(parts[1]), int(parts[2]))
     if parts[0] != state.line:
         return "this node follows another branch of the ledger"
-    if (step, attempt) < (state.step, state.attempt):
-        return "that attempt is over"
-    # An attempt that this node has not heard of yet is wanted: the roster is on its way.
-    roster = state.roster
-    if roster is not None and (step, attempt) == (roster.step, roster.attempt):
-        return "" if peer in roster.peers else "you do not take part in that exchange"
-    return ""
+    if state.roster is not None and place == (state.roster.step, state.roster.attempt):
+        return "" if peer in state.roster.peers else "you do not take part in that exchange"
+    # An attempt that this node has not heard of yet is wanted: its roster is on its way.
+    return "that attempt is over" if place < (state.step, state.attempt) else ""

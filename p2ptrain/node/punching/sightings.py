@@ -17,7 +17,9 @@ from p2ptrain.portmap.gateway import Version
 VERSIONS: tuple[Version, ...] = (4, 6)
 
 
-def sightings_of(context: Context, peer: PeerId, passage: Passage | None) -> Sightings:
+def sightings_of(
+    context: Context, peer: PeerId, passage: Passage | None, gateways: frozenset[str]
+) -> Sightings:
     """Return where `peer` is seen. `passage` is that of its message; None if the message came
     directly."""
     external = context.own_heartbeat.reach.external_host
@@ -26,7 +28,7 @@ def sightings_of(context: Context, peer: PeerId, passage: Passage | None) -> Sig
         by_us=seen_by_us(context, peer),
         by_forwarder=frozenset([told] if told else []),
         own_hosts=frozenset([external] if external else []),
-        gateways=own_gateways(),
+        gateways=gateways,
     )
 
 

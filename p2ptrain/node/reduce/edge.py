@@ -137,7 +137,8 @@ async def dial_persistently(context: Context, opening: Opening) -> None:
     for wait_s in chain([0.0], repeat(AGAIN_S)):
         try:
             return await dial_at(context, opening, endpoint, context.timing.reduce.dial_s)
-        except (PeerError, RemoteProtocolError):
+        except (PeerError, RemoteProtocolError) as exc:
+            opening.met.append(exc.what)
             if context.now() + AGAIN_S >= opening.ends:
                 raise
         await trio.sleep(wait_s)

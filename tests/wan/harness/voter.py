@@ -1,4 +1,5 @@
-"""The program of one voter in `votes`: the real node, with a fake trainer or as a seed."""
+"""The program of one node in `votes` and `exchanges`: the real node, with a fake trainer or as a
+seed."""
 
 from __future__ import annotations
 
