@@ -20,9 +20,7 @@ from p2ptrain.dataplane import SecureSocket
 from p2ptrain.dataplane.racing import OVERLAP_S, together
 from p2ptrain.errors import PeerError, PeerTooSlow, RemoteProtocolError
 from p2ptrain.ids import PeerId
-
-Hello = Mapping[str, object]
-
+from p2ptrain.node.state.punching import Hello
 
 THREADS = trio.CapacityLimiter(128)
 """Threads that open connections, for everything but reduces: two fetches with 64 sources each."""

@@ -46,6 +46,7 @@ from p2ptrain.errors import (
     RemoteProtocolError,
 )
 from p2ptrain.ids import PeerId
+from p2ptrain.node.connecting.single import open_connection
 from p2ptrain.node.forwarding import forwarding
 from p2ptrain.node.gossip.endpoint_exchange import introduced
 from p2ptrain.node.punching.observed_ports import close, observe_ports
@@ -96,13 +97,14 @@ async def keep_punching(context: Context) -> None:
     punching = context.peers.punching
     punching.effects, effects = trio.open_memory_channel[Effect](EFFECTS_MAX)
     punching.agree = partial(agreed, context)
+    punching.open = partial(open_connection, context)
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_tick, context)
             async for effect in effects:
                 nursery.start_soon(_execute, context, effect)
     finally:
-        punching.agree = None
+        punching.agree = punching.open = None
         for ports in punching.ports.values():
             close(ports)
         punching.ports.clear()

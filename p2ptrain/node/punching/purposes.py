@@ -9,9 +9,7 @@ from __future__ import annotations
 from p2ptrain.dataplane import RingKey
 from p2ptrain.ids import PeerId
 from p2ptrain.node.state.context import Context
-
-CHUNKS = "chunks"
-"""The connection on which a peer requests chunks. It is always wanted: it replaces a dial."""
+from p2ptrain.node.state.punching import CHUNKS
 
 _REDUCE = "reduce"
 
@@ -24,7 +22,7 @@ def reduce_purpose(key: RingKey) -> str:
 def unwanted(context: Context, peer: PeerId, about: str) -> str:
     """Return why this node does not want to punch with `peer` for this purpose; "" if it does."""
     if about == CHUNKS:
-        return ""
+        return ""  # It replaces a dial, which would be accepted too.
     kind, *parts = about.split(" ")
     if kind != _REDUCE or len(parts) != 3 or not all(it.isdecimal() for it in parts[1:]):
         return "this node does not know this purpose"

@@ -4,13 +4,13 @@ neither can dial the other. Written by `punching/`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 
 import trio
 
-from p2ptrain.dataplane import Endpoint, LocalPort, Observation, PunchSessions
+from p2ptrain.dataplane import Endpoint, LocalPort, Observation, PunchSessions, SecureSocket
 from p2ptrain.dataplane.punch_sessions import Effect, Punch
 from p2ptrain.errors import PeerError
 from p2ptrain.ids import PeerId
@@ -20,6 +20,14 @@ PUNCHED_S = 600.0
 
 REACHED_MAX = 1024
 """Maximum number of members that are remembered as reached by hole punching."""
+
+CHUNKS = "chunks"
+"""The purpose of a connection on which this node requests chunks; see `punching/purposes`."""
+
+Hello = Mapping[str, object]
+
+OpenConnection = Callable[[Endpoint, Hello, str, float], Awaitable[SecureSocket]]
+"""`await open(endpoint, hello, about, deadline_s)`; see `connecting/single`."""
 
 Agreement = tuple[PeerId, bytes]
 """The other member, and the nonce of the agreement."""
@@ -43,6 +51,8 @@ class Punching:
     sessions: PunchSessions = field(default_factory=PunchSessions)
     agree: Agree | None = None
     """None unless the task runs that executes effects. It runs once this node has joined."""
+    open: OpenConnection | None = None
+    """Opens a connection with a member in every way. None as long as `agree` is None."""
     effects: trio.MemorySendChannel[Effect] | None = None
     """Effects for that task."""
     moved: trio.Event = field(default_factory=trio.Event)

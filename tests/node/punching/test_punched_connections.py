@@ -23,10 +23,12 @@ from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain.values import Participant, Roster
 from p2ptrain.node.forwarding import forwarding
 from p2ptrain.node.gossip.reach_task import other_ways
+from p2ptrain.node.outer_state.fetch import fetch_loose
 from p2ptrain.node.punching.agreeing import answer_punches, keep_punching
 from p2ptrain.node.reduce.reduce_links import ReduceLinks, connect
 from p2ptrain.node.reduce.reduce_task import request_of
 from p2ptrain.node.state.context import Context
+from p2ptrain.node.state.punching import CHUNKS
 from p2ptrain.peers.protocol_names import PUNCH_PROTOCOL
 from p2ptrain.peers.reach_verdict import OtherWays
 from p2ptrain.ring import Links, ReduceRequest
@@ -235,3 +237,16 @@ async def test_stranger_may_not_offer(tmp_path: Path) -> None:
         with pytest.raises(PeerUnreachable, match="only members punch holes"):
             await offer(p, HERE)
         assert (p.observed(), len(p.bob.context.peers.punching.sessions)) == (0, 0)
+
+
+# ── chunks ───────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_chunks_are_fetched_from_a_member_that_cannot_be_dialled(tmp_path: Path) -> None:
+    async with pair(tmp_path) as p:
+        digest = p.bob.context.store.put_chunk(b"only Bob has this")
+        with trio.fail_after(60.0):
+            report = await fetch_loose(p.ann.context, [digest])
+        assert report.bytes_by_peer == {p.bob.context.me: 17}
+        assert p.ann.context.store.get_chunk(digest) == b"only Bob has this"
+        assert [said["about"] for said in p.ann.said("punched")] == [CHUNKS]
