@@ -144,6 +144,8 @@ async def open_all(
 
     async def walk_all(walkers: trio.Nursery) -> None:
         for way in ways:
+            if opening.complete.is_set():
+                return
             over = trio.Event()
             walkers.start_soon(walk, way, over)
             with trio.move_on_after(overlap_s):
