@@ -28,7 +28,7 @@ import math
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
-from p2ptrain.dataplane.candidates import ExternalAddress, Sightings, refusal
+from p2ptrain.dataplane.candidates import STREAMS_MAX, ExternalAddress, Sightings, refusal
 from p2ptrain.dataplane.punch_messages import (
     ATTEMPTS_MAX,
     REASON_BYTES_MAX,
@@ -171,6 +171,8 @@ class PunchSessions:
         `nonce` is random."""
         if (peer, nonce) in self._sessions:
             raise LocalProtocolError("a nonce was used twice")
+        if not 0 < len(ours) <= STREAMS_MAX:
+            raise LocalProtocolError("an offer needs between one port and STREAMS_MAX ports")
         session = _Session(peer, nonce, about, _State.OFFERED, now + self._times.agree_s)
         session.ours = ours
         self._sessions[peer, nonce] = session

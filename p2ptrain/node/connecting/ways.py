@@ -61,6 +61,8 @@ async def punch(context: Context, opening: Opening) -> None:
     """Agree with the peer to call each other at the same time. This node is the TLS client."""
     began_s, numbers, punching = context.now(), opening.missing, context.peers.punching
     made: list[int] = []
+    if not numbers:
+        return  # Another way has just opened the last connection.
     if punching.agree is None:
         raise PeerUnreachable("this node is about to stop", peer=opening.peer)
     async with punching.agree(opening.peer, opening.about, len(numbers)) as found:

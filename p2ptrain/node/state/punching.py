@@ -43,7 +43,8 @@ class Agreed:
 
 
 Agree = Callable[[PeerId, str, int], AbstractAsyncContextManager[Agreed]]
-"""`agree(peer, about, count)` offers to punch `count` connections; see `punching/agreeing`."""
+"""`agree(peer, about, count)` offers to punch `count` connections, at least one; see
+`punching/agreeing`."""
 
 
 @dataclass(slots=True)

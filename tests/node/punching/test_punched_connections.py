@@ -32,7 +32,7 @@ from p2ptrain.node.state.punching import CHUNKS
 from p2ptrain.peers.protocol_names import PUNCH_PROTOCOL
 from p2ptrain.peers.reach_verdict import OtherWays
 from p2ptrain.ring import Links, ReduceRequest
-from tests.node.cable import network_of, three_rigs
+from tests.node.cable import NOBODY, network_of, three_rigs
 from tests.node.rig import Rig, heartbeat, opening, settled
 
 HERE, PUBLIC, GATEWAY = "127.0.0.1", "11.77.0.9", "192.168.77.1"
@@ -159,6 +159,27 @@ async def test_peer_that_is_wrongly_said_to_be_dialable_is_called(tmp_path: Path
         links = await connected(p, p.open_reduce())
         assert not any(isinstance(each, ReduceAborted) for each in links), links
         assert len(p.ann.said("punched")) == 1
+
+
+async def test_neighbours_that_both_connect_use_the_same_connections(tmp_path: Path) -> None:
+    """Both say that they can be dialled. Ann, who comes first in the roster, dials Bob in vain.
+    0.3 s later Bob dials Ann, and a little later Ann calls him through his NAT."""
+    async with pair(tmp_path) as p:
+        for end, other in (p.ends, p.ends[::-1]):
+            context, theirs = end.context, other.context
+            context.own_heartbeat.dialable = True
+            endpoint = theirs.plane.endpoint
+            if other is p.bob:
+                endpoint = replace(endpoint, port=NOBODY)
+            beat = heartbeat(
+                p.ann.run.id,
+                incarnation=theirs.identities.incarnation,
+                serial=2,
+                endpoint=pack(endpoint.to_wire()),
+            )
+            context.peers.table.note_heartbeat(theirs.me, beat, context.now())
+        links = await connected(p, p.open_reduce())
+        assert not any(isinstance(each, ReduceAborted) for each in links), links
 
 
 # ── whom a node calls ────────────────────────────────────────────────────────────────────────────

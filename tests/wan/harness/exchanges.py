@@ -64,9 +64,10 @@ def run_nodes(folder: Path, network: str, commits: int) -> dict[str, object]:
             node.launch(number, [address] if number else [], seed=False)
         if NETWORKS[network]:
             wait_for_verdicts(nodes[1:], START_S)
+        wait_for_commits(nodes[0], 0, START_S)  # Read what has happened in the meantime.
         first = len(commits_of(nodes[0])) + FIRST_COMMITS
         wait_for_commits(nodes[0], first, START_S)
-        since_s = commits_of(nodes[0])[-1]["monotonic_s"]
+        since_s = commits_of(nodes[0])[first - 1]["monotonic_s"]
         wait_for_commits(nodes[0], first + commits, commits * COMMIT_S)
         return _summary(nodes, since_s)
     finally:

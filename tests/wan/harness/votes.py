@@ -103,6 +103,8 @@ def commits_of(voter: Voter) -> list[Event]:
 def wait_for_commits(voter: Voter, count: int, deadline_s: float) -> None:
     """Wait until the voter's journal has `count` commits. Raises TimeoutError."""
     ends_s = time.monotonic() + deadline_s
+    for _ in voter.new_events():
+        pass
     while len(commits_of(voter)) < count:
         if time.monotonic() > ends_s:
             found, tail = len(commits_of(voter)), voter.output()[-2000:]
