@@ -10,8 +10,7 @@ Both ends then begin at about the same time. Messages may be lost, delayed or do
 an answer are sent again until the next message arrives, and all messages of one agreement carry the
 offerer's nonce. If each `go` is lost, the answerer begins without it.
 
-The offerer calls as the TLS client. If both ends know that they need a connection, the one for
-which `offers` is true offers. Otherwise the one that needs the connection offers.
+The offerer calls as the TLS client. The caller makes sure that only one end offers.
 
 Only members of the roster may offer; the caller checks this. A lying member gains this: we observe
 up to STREAMS_MAX ports and call it from them for two seconds, OFFERS_AT_ONCE times and then
@@ -131,11 +130,6 @@ class _Session:
     last_word: PunchMessage | None = None
     """Sent again if the peer repeats itself after the session is over."""
     sends: int = 0
-
-
-def offers(me: PeerId, peer: PeerId) -> bool:
-    """Return whether this node offers, if both ends know that they need a connection."""
-    return me < peer
 
 
 class PunchSessions:

@@ -30,7 +30,6 @@ from p2ptrain.dataplane.punch_sessions import (
     PunchSessions,
     Send,
     SessionTimes,
-    offers,
 )
 from p2ptrain.errors import LocalProtocolError, RemoteProtocolError
 from p2ptrain.identity import Identity
@@ -282,10 +281,6 @@ def test_unwanted_offer_is_refused_and_the_offerer_learns_why() -> None:
         Failed(BOB, NONCE, ABOUT, "it refused: no such reduce", ours=True)
     ]
     assert bob.gathered(ANN, NONCE, ports(BOB), now=0.4) == []
-
-
-def test_exactly_one_of_two_peers_offers() -> None:
-    assert offers(ANN, BOB) != offers(BOB, ANN)
 
 
 def test_offer_without_ports_leaves_nothing_behind() -> None:

@@ -93,6 +93,7 @@ async def punch(context: Context, opening: Opening) -> None:
                     about=opening.about,
                     streams=len(made),
                     seconds=context.now() - began_s,
+                    observing_s=found.observing_s,
                 )
 
 

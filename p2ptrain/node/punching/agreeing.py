@@ -118,11 +118,14 @@ async def agreed(context: Context, peer: PeerId, about: str, count: int) -> Asyn
     Raises:
         PeerError: no member observes our ports, or the peer does not agree.
     """
+    began_s = context.now()
     ports = await observe_ports(context, peer, count)
+    observing_s = context.now() - began_s
     try:
         found = await _offer(context, peer, about, ports)
         places = tuple(_place(context, peer, each) for each in found.theirs)
-        yield Agreed(found.start_at, tuple(each.source for each in ports), places)
+        sources = tuple(each.source for each in ports)
+        yield Agreed(found.start_at, sources, places, observing_s)
     finally:
         close(ports)
 

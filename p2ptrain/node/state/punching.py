@@ -40,6 +40,8 @@ class Agreed:
     start_at: float
     ports: tuple[LocalPort, ...]
     places: tuple[Endpoint, ...]
+    observing_s: float
+    """Seconds that the observation of our ports took."""
 
 
 Agree = Callable[[PeerId, str, int], AbstractAsyncContextManager[Agreed]]

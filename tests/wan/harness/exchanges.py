@@ -31,28 +31,30 @@ NETWORKS = {
 
 LINKS = ("-n", str(NODES), "-d", "20", "-j", "2")
 FIRST_COMMITS = 3
-"""Commits that are not measured, after the nodes know whether they can be dialled."""
+"""Commits that are not measured, after all nodes have taken part."""
 
 START_S, COMMIT_S = 240.0, 30.0
 """Timeouts in seconds for the first commits, and for each further one."""
 
 
-def wait_for_verdicts(nodes: list[Voter], deadline_s: float) -> None:
-    """Wait until each of these nodes says that it is reached by hole punching. Raises
-    TimeoutError."""
+def wait_for_all(nodes: list[Voter], deadline_s: float, *, punched: bool) -> None:
+    """Wait until each node has taken part in an exchange and, if `punched`, all but the first say
+    that they are reached by hole punching. Raises TimeoutError."""
     ends_s = time.monotonic() + deadline_s
-    while not all(_knows(node) for node in nodes):
+    late = list(nodes)
+    while late:
         if time.monotonic() > ends_s:
-            late = [node.output()[-2000:] for node in nodes if not _knows(node)]
-            raise TimeoutError("nodes do not punch holes:\n" + late[0])
+            raise TimeoutError("a node does not take part:\n" + late[0].output()[-2000:])
         time.sleep(0.2)
         for node in nodes:
             for _ in node.new_events():
                 pass
+        late = [node for node in nodes if not _of(node.events, "exchange-done")]
+        late += [node for node in nodes[1:] if punched and not _says_punched(node)]
 
 
-def _knows(node: Voter) -> bool:
-    return any(it["event"] == "reach" and it["verdict"] == "punched" for it in node.events)
+def _says_punched(node: Voter) -> bool:
+    return any(it["verdict"] == "punched" for it in _of(node.events, "reach"))
 
 
 def run_nodes(folder: Path, network: str, commits: int) -> dict[str, object]:
@@ -62,9 +64,7 @@ def run_nodes(folder: Path, network: str, commits: int) -> dict[str, object]:
     try:
         for number, node in enumerate(nodes):
             node.launch(number, [address] if number else [], seed=False)
-        if NETWORKS[network]:
-            wait_for_verdicts(nodes[1:], START_S)
-        wait_for_commits(nodes[0], 0, START_S)  # Read what has happened in the meantime.
+        wait_for_all(nodes, START_S, punched=bool(NETWORKS[network]))
         first = len(commits_of(nodes[0])) + FIRST_COMMITS
         wait_for_commits(nodes[0], first, START_S)
         since_s = commits_of(nodes[0])[first - 1]["monotonic_s"]
@@ -85,6 +85,7 @@ def _summary(nodes: list[Voter], since_s: float) -> dict[str, object]:
     connect_s = [it for each in events for it in _times(each, "exchange-connected")]
     failed = [it for each in events for it in _unconnected(each)]
     times = [it["monotonic_s"] for it in commits_of(nodes[0]) if it["monotonic_s"] >= since_s]
+    offered = [it for it in _of(all_events, "punched") if "observing_s" in it]
     skipped = [it for it in _of(events[0], "committed") if it["skipped"]]
     return {
         "commits": len(times) - 1,
@@ -96,6 +97,8 @@ def _summary(nodes: list[Voter], since_s: float) -> dict[str, object]:
         "connecting_s": _median_and_max(connect_s),
         "exchange_s": _median_and_max(exchange_s),
         "punched": len(_of(all_events, "punched")),
+        "punching_s": _median_and_max([it["seconds"] for it in offered]),
+        "of_these_observing_s": _median_and_max([it["observing_s"] for it in offered]),
         "reasons": sorted({it["reason"][:160] for it in failed}),
     }
 
