@@ -231,7 +231,7 @@ async def _gather(context: Context, gather: Gather) -> None:
     refusal."""
     punching, key = context.peers.punching, (gather.peer, gather.nonce)
     ports: list[Observation] = []
-    why = unwanted(context, gather.peer, gather.about)
+    why = unwanted(context, gather.peer, gather.about, gather.count)
     if not why:
         try:
             await _know_certificate(context, gather.peer)

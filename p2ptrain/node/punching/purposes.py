@@ -19,10 +19,11 @@ def reduce_purpose(key: RingKey) -> str:
     return f"{_REDUCE} {key.run} {key.step} {key.attempt}"
 
 
-def unwanted(context: Context, peer: PeerId, about: str) -> str:
-    """Return why this node does not want to punch with `peer` for this purpose; "" if it does."""
-    if about == CHUNKS:
-        return ""  # It replaces a dial, which would be accepted too.
+def unwanted(context: Context, peer: PeerId, about: str, count: int) -> str:
+    """Return why this node does not want to punch `count` connections with `peer` for this purpose;
+    "" if it does."""
+    if about == CHUNKS:  # It replaces a dial, which would be accepted too.
+        return "" if count == 1 else "chunks need one connection only"
     kind, *parts = about.split(" ")
     if kind != _REDUCE or len(parts) != 3 or not all(it.isdecimal() for it in parts[1:]):
         return "this node does not know this purpose"
@@ -31,5 +32,8 @@ def unwanted(context: Context, peer: PeerId, about: str) -> str:
         return "this node follows another branch of the ledger"
     if state.roster is not None and place == (state.roster.step, state.roster.attempt):
         return "" if peer in state.roster.peers else "you do not take part in that exchange"
-    # An attempt that this node has not heard of yet is wanted: its roster is on its way.
-    return "that attempt is over" if place < (state.step, state.attempt) else ""
+    if place < (state.step, state.attempt):
+        return "that attempt is over"
+    # The roster of the next attempt may still be on its way, but others cannot be open.
+    is_next = place in ((state.step, state.attempt), (state.step + 1, 0))
+    return "" if is_next else "that attempt has not begun"
