@@ -27,7 +27,7 @@ from p2ptrain.dataplane.congestion import Congestion
 from p2ptrain.dataplane.congestion import probe as probe_congestion
 from p2ptrain.dataplane.dialling import DialHandle
 from p2ptrain.dataplane.endpoint import Endpoint
-from p2ptrain.dataplane.inbox import RingInbox, RingKey
+from p2ptrain.dataplane.inbox import RingInbox, RingKey, SocketWait
 from p2ptrain.dataplane.listener import Listener, ListenerLimits
 from p2ptrain.dataplane.local_port import LocalPort
 from p2ptrain.dataplane.observing import Observation, ObserveServer, observe
@@ -64,6 +64,7 @@ __all__ = [
     "SendPriority",
     "ShutDownHere",
     "Sightings",
+    "SocketWait",
     "Ticket",
     "Uplink",
     "UplinkShare",

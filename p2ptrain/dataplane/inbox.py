@@ -5,10 +5,16 @@ node has received the roster, the ledger entry that makes them neighbours. So th
 ("parks") the socket under the key in the neighbour's hello. `wait_for_socket` gives the socket to
 the reduce, or waits for it. A socket that the reduce does not take in time is closed. The inbox
 does not know which data the sockets carry.
+
+Both neighbours may try to open a stream, and they must use the same connection. So one of them, the
+opener, decides. It *claims* a stream just before it sends its hello, and the inbox then refuses the
+neighbour's hello for this stream. Conversely, nobody can claim a stream for which a hello of the
+neighbour was accepted.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
@@ -20,11 +26,22 @@ from p2ptrain.errors import PeerLost, PeerTooSlow, RemoteProtocolError
 from p2ptrain.ids import PeerId, RunId, is_digest
 
 PURPOSE = "ring"
+SECOND_PURPOSE = "ring-second"
+"""The purpose in the hello of a neighbour that does not decide which connection is used. Nodes that
+cannot decide, because they are older, do not accept it."""
+PURPOSES = (PURPOSE, SECOND_PURPOSE)
 COUNT_MAX = 1 << 40
 
 GIVEN_UP_MAX = 64
 """Maximum number of given-up attempts that are remembered. An attempt must be remembered until the
 last thread that waits for its sockets has started, long before 64 more attempts are given up."""
+
+CLAIMED_MAX = 1024
+"""Maximum number of claimed streams that are remembered: those of 62 neighbours with four streams
+each, in four attempts."""
+
+ACCEPTED_S = 10.0
+"""Seconds after which an accepted hello no longer counts if its connection did not arrive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +54,11 @@ class RingKey:
     stream: int
     peer: PeerId
 
-    def to_hello(self) -> dict[str, object]:
+    def to_hello(self, purpose: str = PURPOSE) -> dict[str, object]:
         """Return the hello that `peer` sends when it dials this stream."""
         named = asdict(self)
         del named["peer"]  # The connection proves which peer dials.
-        return {"purpose": PURPOSE} | named
+        return {"purpose": purpose} | named
 
     @classmethod
     def from_hello(cls, hello: Mapping[str, object], peer: PeerId) -> RingKey:
@@ -58,9 +75,16 @@ class RingKey:
         return cls(RunId(str(hello["run"])), step, attempt, stream, peer)
 
 
+class SocketWait:
+    """Pass this handle to `RingInbox.wait_for_socket`, and end that call with `end_wait`."""
+
+    def __init__(self) -> None:
+        self.over = False
+
+
 class RingInbox:
-    """Parks sockets whose hello has the purpose "ring". `handle` is the listener's handler for this
-    purpose. Thread-safe.
+    """Parks sockets whose hello has the purpose "ring" or "ring-second". `handle` is the listener's
+    handler for these purposes, and `refusal` decides which hellos it accepts. Thread-safe.
 
     At most `parked_max` sockets wait, and at most `parked_per_peer_max` of each peer. Further
     sockets are refused.
@@ -78,6 +102,10 @@ class RingInbox:
         """The keys that threads wait for in `wait_for_socket`. The value is False if a key was
         given up."""
         self._given_up: deque[tuple[RunId, int, int]] = deque(maxlen=GIVEN_UP_MAX)
+        self._claimed: dict[RingKey, None] = {}
+        """The streams for which this node has chosen another connection, oldest first."""
+        self._accepted: dict[RingKey, float] = {}
+        """For each accepted hello whose connection is not parked yet: when it no longer counts."""
 
     def __len__(self) -> int:
         return len(self._parked)
@@ -98,25 +126,64 @@ class RingInbox:
                 return
         connection.ended.wait()
 
-    def wait_for_socket(self, key: RingKey, *, deadline_s: float) -> PeerSocket:
-        """Return the socket parked under `key`. The caller has to close it. Blocks.
+    def refusal(self, peer: PeerId, hello: Mapping[str, object]) -> str:
+        """Return why the hello of `peer` is refused; "" if it is accepted. Raises
+        RemoteProtocolError if it is malformed."""
+        key, now = RingKey.from_hello(hello, peer), time.monotonic()
+        with self._changed:
+            if key in self._claimed:
+                return "this stream is open already"
+            if len(self._accepted) >= self._parked_max:
+                self._accepted = {it: ends for it, ends in self._accepted.items() if ends > now}
+            if len(self._accepted) < self._parked_max:
+                self._accepted[key] = now + ACCEPTED_S
+            return ""
+
+    def claim(self, key: RingKey) -> bool:
+        """Refuse further hellos for `key` until `release`. Return False, and do nothing, if such a
+        hello was accepted and its connection is arriving or parked."""
+        with self._changed:
+            arriving = self._accepted.get(key, -math.inf) > time.monotonic()
+            if key in self._parked or arriving:
+                return False
+            self._claimed[key] = None
+            if len(self._claimed) > CLAIMED_MAX:
+                del self._claimed[next(iter(self._claimed))]
+            return True
+
+    def release(self, key: RingKey) -> None:
+        """Withdraw `claim`, because the other connection did not come about."""
+        with self._changed:
+            self._claimed.pop(key, None)
+
+    def wait_for_socket(
+        self, key: RingKey, *, deadline_s: float, wait: SocketWait | None = None
+    ) -> PeerSocket:
+        """Return the socket parked under `key`. The caller has to close it. Blocks until then, or
+        until another thread calls `end_wait`.
 
         Raises:
             PeerTooSlow: the peer did not open the stream within `deadline_s`.
-            PeerLost: the attempt has been given up (`give_up`).
+            PeerLost: the attempt has been given up (`give_up`), or the wait was ended.
         """
-        ends = time.monotonic() + deadline_s
+        ends, wait = time.monotonic() + deadline_s, wait or SocketWait()
         with self._changed:
             self._wanted[key] = (key.run, key.step, key.attempt) not in self._given_up
             try:
-                while key not in self._parked or not self._wanted[key]:
-                    if not self._wanted[key]:
+                while key not in self._parked or not self._wanted[key] or wait.over:
+                    if not self._wanted[key] or wait.over:
                         raise PeerLost("this node gave up waiting for its stream", peer=key.peer)
                     if not self._changed.wait(ends - time.monotonic()):
                         raise PeerTooSlow("it did not open its stream in time", peer=key.peer)
                 return self._parked.pop(key)
             finally:
                 del self._wanted[key]
+
+    def end_wait(self, wait: SocketWait) -> None:
+        """End the current or future `wait_for_socket` that has this handle."""
+        with self._changed:
+            wait.over = True
+            self._changed.notify_all()
 
     def give_up(self, *, run: RunId, step: int, attempt: int) -> None:
         """End every current and future `wait_for_socket` of this attempt, and close the attempt's
@@ -139,6 +206,7 @@ class RingInbox:
 
     def _park(self, key: RingKey, connection: PeerSocket) -> None:
         with self._changed:
+            self._accepted.pop(key, None)
             replaced = self._parked.pop(key, None)
             of_peer = sum(other.peer == key.peer for other in self._parked)
             full = len(self._parked) >= self._parked_max or of_peer >= self._parked_per_peer_max

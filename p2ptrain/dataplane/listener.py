@@ -41,6 +41,10 @@ from p2ptrain.stranger_slots import StrangerSlots
 Handler = Callable[[PeerSocket, Mapping[str, object]], None]
 """`handler(connection, hello)` serves one connection until it returns."""
 
+Refusal = Callable[[PeerId, Mapping[str, object]], str]
+"""`refusal(peer, hello)` returns why a hello is refused; "" if it is accepted. It may raise
+RemoteProtocolError."""
+
 
 @dataclass(frozen=True, slots=True)
 class ListenerLimits:
@@ -78,6 +82,14 @@ class ListenerStatistics:
     connections_now: int = 0
 
 
+def _never(peer: PeerId, hello: Mapping[str, object]) -> str:
+    return ""
+
+
+def _not_served(peer: PeerId, hello: Mapping[str, object]) -> str:
+    return "this node does not serve this purpose"
+
+
 class Listener:
     """Serves the data plane at `host`:`port` (0: any free port) while its `with` block lasts. A
     host of "" stands for all addresses of this machine, of IPv4 and, if it has IPv6, of IPv6.
@@ -104,7 +116,7 @@ class Listener:
         self._gate = Gate(credentials, allowed, self._bounds.trusted_max)
         self._strangers = StrangerSlots(self._bounds.strangers_max)
         self._lock = threading.Lock()
-        self._handlers: dict[str, Handler] = {}
+        self._handlers: dict[str, tuple[Handler, Refusal]] = {}
         self._connections: set[PeerSocket] = set()
         self._threads: set[threading.Thread] = set()
         self._counts: Counter[str] = Counter()
@@ -129,13 +141,13 @@ class Listener:
         """Set the members: when a limit is reached, other peers are dropped before members."""
         self._gate.set_members(members)
 
-    def handle(self, purpose: str, handler: Handler) -> None:
+    def handle(self, purpose: str, handler: Handler, refusal: Refusal = _never) -> None:
         """Let `handler(connection, hello)` serve `purpose` from now on. The connection is closed
         when the handler returns. A handler may raise P2PTrainError, which is counted. Any other
         exception is our own bug; it goes to `threading.excepthook` and ends only that
-        connection."""
+        connection. `refusal` may refuse a hello with a reason, before the handler is called."""
         with self._lock:
-            self._handlers[purpose] = handler
+            self._handlers[purpose] = handler, refusal
 
     def adopt(
         self,
@@ -186,6 +198,16 @@ class Listener:
             for connection in self._connections:
                 if connection.peer == peer:
                     connection.shutdown()
+
+    def hosts_of(self, peer: PeerId) -> frozenset[str]:
+        """Return the addresses from which `peer` is connected now."""
+        with self._lock:
+            connections = [each for each in self._connections if each.peer == peer]
+        hosts = set[str]()
+        for each in connections:
+            with suppress(PeerError):  # It may end at any time.
+                hosts.add(plain_host(each.remote_address()[0]))
+        return frozenset(hosts)
 
     def statistics(self) -> ListenerStatistics:
         with self._lock:
@@ -331,8 +353,10 @@ class Listener:
         try:
             hello = receive_hello(connection)
             with self._lock:
-                handler = self._handlers.get(str(hello["purpose"]))
-            answer_hello(connection, "" if handler else "this node does not serve this purpose")
+                handler, refusal = self._handlers.get(str(hello["purpose"]), (None, _not_served))
+            if why := refusal(connection.peer, hello):
+                handler = None
+            answer_hello(connection, why)
             if not self._encrypted:
                 connection.leave_encryption()
         except (RemoteProtocolError, PeerError):

@@ -41,9 +41,9 @@ HOLD_S = 10.0
 HELD_MAX, HELD_PER_PEER_MAX = 96, 32
 """Maximum number of connections that are kept open, so that most of the listener's connections
 remain free for data. A peer may observe STREAMS_MAX ports for each of four peers at once."""
-ASKED_AT_ONCE, ASKED_PER_S = 64, 1.0
-"""How many ports one peer may observe here: those of eight agreements at once, then one each
-second."""
+ASKED_AT_ONCE, ASKED_PER_S = 64, 4.0
+"""How many ports one peer may observe here: those of eight agreements at once, then those of two
+neighbours with two streams each second. The reduces of a very small model are that frequent."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,7 @@ Both ends then begin at about the same time. Messages may be lost, delayed or do
 an answer are sent again until the next message arrives, and all messages of one agreement carry the
 offerer's nonce. If each `go` is lost, the answerer begins without it.
 
-The offerer calls as the TLS client. If both ends know that they need a connection, the one for
-which `offers` is true offers. Otherwise the one that needs the connection offers.
+The offerer calls as the TLS client. The caller makes sure that only one end offers.
 
 Only members of the roster may offer; the caller checks this. A lying member gains this: we observe
 up to STREAMS_MAX ports and call it from them for two seconds, OFFERS_AT_ONCE times and then
@@ -28,7 +27,7 @@ import math
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
-from p2ptrain.dataplane.candidates import ExternalAddress, Sightings, refusal
+from p2ptrain.dataplane.candidates import STREAMS_MAX, ExternalAddress, Sightings, refusal
 from p2ptrain.dataplane.punch_messages import (
     ATTEMPTS_MAX,
     REASON_BYTES_MAX,
@@ -133,11 +132,6 @@ class _Session:
     sends: int = 0
 
 
-def offers(me: PeerId, peer: PeerId) -> bool:
-    """Return whether this node offers, if both ends know that they need a connection."""
-    return me < peer
-
-
 class PunchSessions:
     """All current and recent agreements of a node. The caller executes the returned effects."""
 
@@ -171,6 +165,8 @@ class PunchSessions:
         `nonce` is random."""
         if (peer, nonce) in self._sessions:
             raise LocalProtocolError("a nonce was used twice")
+        if not 0 < len(ours) <= STREAMS_MAX:
+            raise LocalProtocolError("an offer needs between one port and STREAMS_MAX ports")
         session = _Session(peer, nonce, about, _State.OFFERED, now + self._times.agree_s)
         session.ours = ours
         self._sessions[peer, nonce] = session

@@ -42,7 +42,7 @@ from p2ptrain.dataplane.endpoint import Endpoint
 from p2ptrain.dataplane.listener import Listener
 from p2ptrain.dataplane.local_port import LocalPort
 from p2ptrain.dataplane.sockets import PeerSocket
-from p2ptrain.dataplane.tls import check_owner, dial_over, tls_context, tune
+from p2ptrain.dataplane.tls import Wanted, check_owner, dial_over, tls_context, tune
 from p2ptrain.dataplane.tls_socket import TlsSocket
 from p2ptrain.errors import (
     NotAuthorised,
@@ -88,10 +88,12 @@ def punch_and_dial(
     times: PunchTimes | None = None,
     encrypted: bool = True,
     dialling: DialHandle | None = None,
+    wanted: Wanted | None = None,
 ) -> PeerSocket:
     """Punch from `source` to `endpoint`, whose host and port are the external address of the peer's
     port. Return what `dial` would return; set its deadline. The peer calls `punch_and_serve` at the
-    same time. This blocks, so call it in a thread; `dialling.give_up` ends it early.
+    same time. This blocks, so call it in a thread; `dialling.give_up` ends it early. `wanted` is
+    called just before a hello is sent; if it returns False, this raises PeerUnreachable.
 
     Raises:
         PeerTooSlow: no connection came about in time.
@@ -111,7 +113,7 @@ def punch_and_dial(
         ends = time.monotonic() + deadline_s
         # A connection that fails must not occupy its pair of addresses (TIME_WAIT).
         _reset_when_closed(sock, True)
-        proven = dial_over(secured, endpoint, hello, ends=ends, encrypted=encrypted)
+        proven = dial_over(secured, endpoint, hello, ends=ends, encrypted=encrypted, wanted=wanted)
         _reset_when_closed(sock, False)
         return proven
 

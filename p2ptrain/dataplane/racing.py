@@ -83,7 +83,7 @@ class Race(Generic[Result]):
                 failures.append(found)
         finally:
             self._end_others(winner)
-        raise _together(self._peer, failures)
+        raise together(self._peer, failures)
 
     @property
     def _untried(self) -> bool:
@@ -117,7 +117,7 @@ class Race(Generic[Result]):
                 self._discard(found)
 
 
-def _together(peer: PeerId, failures: Sequence[Failure]) -> Failure:
+def together(peer: PeerId, failures: Sequence[Failure]) -> Failure:
     """Return one error for all tries. An address of another machine is not the peer's fault, so
     different errors count as unreachable."""
     words = "; ".join(dict.fromkeys(each.what for each in failures))

@@ -13,7 +13,7 @@ import socket
 import ssl
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing, suppress
 from functools import partial
 
@@ -35,6 +35,9 @@ REASON_CHARACTERS_MAX = 200
 
 PROOF = "proof"
 """The purpose of a connection on which the listener only proves its identity; see `prove`."""
+
+
+Wanted = Callable[[], bool]
 
 
 def tls_context(
@@ -93,6 +96,7 @@ def dial(
     encrypted: bool = True,
     dialling: DialHandle | None = None,
     source: LocalPort | None = None,
+    wanted: Wanted | None = None,
 ) -> PeerSocket:
     """Connect to `endpoint`, prove both identities, and wait until the listener accepts `hello`.
     This blocks, so call it in a thread. If the endpoint has several addresses, the first one at
@@ -101,7 +105,8 @@ def dial(
     `hello["purpose"]` names the handler. `deadline_s` covers the dial and, until `set_deadline` is
     called, the use of the connection after it. Without `encrypted`, TLS ends when the hello has
     been answered; both ends must use the same setting. The dial ends early if another thread calls
-    `dialling.give_up`. The connection comes from `source`, by default from any free port.
+    `dialling.give_up`. The connection comes from `source`, by default from any free port. `wanted`
+    is called just before the hello is sent, and may end the dial by returning False.
 
     Raises:
         PeerUnreachable: nobody answers there, or the peer refuses us (with its reason).
@@ -111,7 +116,7 @@ def dial(
     ends = time.monotonic() + deadline_s
     check_owner(endpoint)
     secured = _secured(credentials, endpoint, ends, dialling or DialHandle(), source)
-    return greet(secured, endpoint, hello, ends=ends, encrypted=encrypted)
+    return greet(secured, endpoint, hello, ends=ends, encrypted=encrypted, wanted=wanted)
 
 
 def check_owner(endpoint: Endpoint) -> None:
@@ -129,6 +134,7 @@ def dial_over(
     *,
     ends: float,
     encrypted: bool = True,
+    wanted: Wanted | None = None,
 ) -> PeerSocket:
     """Do the rest of `dial` on a connection that belongs to this call from now on. `ends` is the
     monotonic time of the deadline. Raises what `dial` raises."""
@@ -137,7 +143,7 @@ def dial_over(
         secured.settimeout(max(ends - time.monotonic(), 0.001))
         shake_hands(secured, endpoint)
         on_failure.pop_all()
-    return greet(secured, endpoint, hello, ends=ends, encrypted=encrypted)
+    return greet(secured, endpoint, hello, ends=ends, encrypted=encrypted, wanted=wanted)
 
 
 def greet(
@@ -147,12 +153,15 @@ def greet(
     *,
     ends: float,
     encrypted: bool,
+    wanted: Wanted | None = None,
     via: PeerId | None = None,
 ) -> PeerSocket:
     """Send the hello on a connection on which the peer has proved its identity. The connection goes
     through the relay `via`, if there is one. Raises what `introduce` raises."""
     with ExitStack() as on_failure:
         on_failure.callback(secured.close)
+        if wanted is not None and not wanted():
+            raise PeerUnreachable("another connection is used instead", peer=endpoint.peer)
         left_s = max(ends - time.monotonic(), 0.0)
         connection = PeerSocket(secured, endpoint.peer, deadline_s=left_s, via=via)
         introduce(connection, hello)

@@ -25,6 +25,7 @@ from p2ptrain.dataplane import (
     Uplink,
     probe_congestion,
 )
+from p2ptrain.dataplane.inbox import PURPOSES as RING_PURPOSES
 from p2ptrain.dataplane.observing import PURPOSE as OBSERVE
 from p2ptrain.identity import Identity
 from p2ptrain.net import Network
@@ -57,10 +58,11 @@ def open_data_plane(stack: ExitStack, around: Surroundings, store: Store) -> Dat
         # `stack` closes the uplink before the listener, whose threads may wait for the uplink.
         stack.callback(uplink.close)
     ring_inbox = RingInbox()
-    listener.handle("ring", ring_inbox.handle)
+    for purpose in RING_PURPOSES:
+        listener.handle(purpose, ring_inbox.handle, ring_inbox.refusal)
+    listener.handle(OBSERVE, ObserveServer())
     fair = None if uplink is None else PeerShares(uplink, SendPriority.SWARM).wait_to_send
     listener.handle(PROOF, lambda connection, hello: None)
-    listener.handle(OBSERVE, ObserveServer())
     listener.handle(PURPOSE, ChunkServer(HotChunks(store), limit=fair))
     endpoint = _endpoint(identity, credentials, listener, around.network)
     return DataPlane(credentials, listener, ring_inbox, uplink, probe_congestion(), endpoint)

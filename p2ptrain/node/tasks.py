@@ -37,6 +37,7 @@ from p2ptrain.node.outer_state.outer_task import keep_outer_state
 from p2ptrain.node.outer_state.retention import keep_store_small
 from p2ptrain.node.outer_state.scrub import scrub
 from p2ptrain.node.port_mapping.keep_mapped import keep_ports_mapped
+from p2ptrain.node.punching.agreeing import answer_punches, keep_punching
 from p2ptrain.node.reduce.reduce_task import run_reduces
 from p2ptrain.node.relaying.meetings import answer_meetings
 from p2ptrain.node.state.context import Context
@@ -92,12 +93,13 @@ async def run_tasks(
     answer_introductions(context)
     answer_reach_questions(context)
     answer_forwarded(context)
+    answer_punches(context)
     serve_bases(context)
     decisions.take_decisions(context)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(run_ledger_to_the_end)
         start_presence(nursery, context)
-        for task in (notice_the_end, notice_isolation, watch_reach):
+        for task in (notice_the_end, notice_isolation, watch_reach, keep_punching):
             nursery.start_soon(task, context)
         nursery.start_soon(print_progress, context, print_line)
         nursery.start_soon(hello_server.pass_requests_on, context)

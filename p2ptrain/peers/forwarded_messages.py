@@ -7,11 +7,15 @@ The forwarder is not trusted. It can drop or delay a message, and read it. It ca
 message, because the author signs all of it. It cannot repeat one either: a message names the
 incarnations (the starts) of both ends and has a serial number, and the receiver handles each serial
 number once. This module does not know which messages are worth passing on, or to whom.
+
+A forwarder can add one statement of its own: the address at which it sees the sender. The signature
+does not cover this statement, and the sender cannot make it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from ipaddress import ip_address
 
 from p2ptrain.encoding import count, fields, pack, unpack
 from p2ptrain.errors import RemoteProtocolError
@@ -57,6 +61,9 @@ class ForwardedMessage:
     is_reply: bool
     payload: bytes
     signature: bytes = b""
+    seen_at: str = ""
+    """The IP address at which the forwarder sees the sender; "" if the forwarder does not say it.
+    The forwarder writes this field."""
 
     def __post_init__(self) -> None:
         if not is_digest(self.run) or not is_peer_id(self.sender) or not is_peer_id(self.receiver):
@@ -68,6 +75,8 @@ class ForwardedMessage:
             raise RemoteProtocolError("a forwarded message names an invalid protocol")
         if len(self.payload) > PAYLOAD_BYTES_MAX:
             raise RemoteProtocolError(f"a forwarded payload has {len(self.payload)} bytes")
+        if self.seen_at:
+            _check_host(self.seen_at)
 
     def signed(self, sign: Sign) -> ForwardedMessage:
         return replace(self, signature=sign(self._signed_bytes()))
@@ -87,11 +96,12 @@ class ForwardedMessage:
             is_reply=True,
             payload=payload,
             signature=b"",
+            seen_at="",
         )
 
     def answers(self, request: ForwardedMessage) -> bool:
         """Return whether this is the reply to `request`, if the signature is genuine."""
-        return replace(self, signature=b"") == request.reply(self.payload)
+        return replace(self, signature=b"", seen_at="") == request.reply(self.payload)
 
     def _signed_bytes(self) -> bytes:
         return _DOMAIN + pack(self._wire())
@@ -109,15 +119,18 @@ class ForwardedMessage:
         }
 
     def encode(self) -> bytes:
-        return pack(self._wire() | {"signature": self.signature})
+        stated = {"seen_at": self.seen_at} if self.seen_at else {}
+        return pack(self._wire() | {"signature": self.signature} | stated)
 
 
 def decode(data: bytes) -> ForwardedMessage:
     """Decode a message. The signature is not checked. Raises RemoteProtocolError if the message is
     malformed."""
     value = unpack(data, bytes_max=MESSAGE_BYTES_MAX)
+    stated = {"seen_at": str} if isinstance(value, dict) and "seen_at" in value else {}
     wire = fields(
         value,
+        **stated,
         **dict.fromkeys(("run", "sender", "receiver", "protocol"), str),
         **dict.fromkeys(("payload", "signature"), bytes),
         incarnations=list,
@@ -138,7 +151,19 @@ def decode(data: bytes) -> ForwardedMessage:
         wire["reply"] is True,
         bytes(wire["payload"]),  # type: ignore[call-overload]  # `fields` has checked the type
         bytes(wire["signature"]),  # type: ignore[call-overload]
+        str(wire.get("seen_at", "")),
     )
+
+
+def _check_host(host: str) -> None:
+    """Raise RemoteProtocolError if `host` is not an IP address in the form in which Python writes
+    it."""
+    try:
+        usual = str(ip_address(host))
+    except ValueError:
+        usual = ""
+    if host != usual or "%" in host:
+        raise RemoteProtocolError("a forwarded message has an invalid address of its sender")
 
 
 @dataclass(slots=True)

@@ -145,15 +145,22 @@ class PathTable:
     def is_measured(self, a: PeerId, b: PeerId) -> bool:
         return self._path(a, b).rate > 0
 
-    def between(self, peers: Sequence[PeerId], undialable: Collection[PeerId]) -> Paths:
-        """Return the known paths between `peers`. Two peers in `undialable` do not have a path to
-        each other."""
+    def between(
+        self,
+        peers: Sequence[PeerId],
+        undialable: Collection[PeerId],
+        *,
+        unproven_rate: float = 0.0,
+    ) -> Paths:
+        """Return the known paths between `peers`. If both peers of a pair are in `undialable` and
+        their path is not measured, its rate in bytes per second is `unproven_rate`; with 0, the two
+        do not have a path to each other."""
         rates: dict[tuple[PeerId, PeerId], float] = {}
         delays_s: dict[tuple[PeerId, PeerId], float] = {}
         for a, b in combinations(sorted(peers), 2):
             path = self._path(a, b)
-            if a in undialable and b in undialable:
-                rates[a, b] = 0.0
+            if a in undialable and b in undialable and not (path.rate and unproven_rate):
+                rates[a, b] = unproven_rate
             elif path.rate:
                 rates[a, b] = 1000.0 * path.rate
             if path.delay_ms:

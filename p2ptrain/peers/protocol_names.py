@@ -34,6 +34,9 @@ INNER_PROTOCOL = "/p2ptrain/inner/1"
 FORWARD_PROTOCOL = "/p2ptrain/forward/1"
 """Passes a request on to a member that its sender cannot connect to; see `forwarded_messages`."""
 
+PUNCH_PROTOCOL = "/p2ptrain/punch/1"
+"""Two members agree to open a connection from both ends at the same time; see `punch_messages`."""
+
 ENDPOINT_PROTOCOL = "/p2ptrain/endpoint/1"
 ENDPOINT_BYTES_MAX = 4096
 """Maximum size of a message in bytes: a certificate of at most 2 kB, and where its peer listens."""

@@ -22,6 +22,7 @@ OWNERS = {
     "Outer": "outer_state",
     "OwnHeartbeat": "gossip",
     "PortMappings": "port_mapping",
+    "Punching": "punching",
     "ReduceState": "reduce",
     "Relaying": "relaying",
     "TrainerState": "training",
@@ -36,6 +37,7 @@ FOR_ALL = {
     "NodeState.set_state_unless_training",
     "OwnHeartbeat.send_now",
     "PortMappings.note_observed",
+    "Punching.note_reached",
     "TrainerState.discard_work",
 }
 """Methods that change an object and that any folder may call."""

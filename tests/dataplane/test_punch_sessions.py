@@ -30,9 +30,8 @@ from p2ptrain.dataplane.punch_sessions import (
     PunchSessions,
     Send,
     SessionTimes,
-    offers,
 )
-from p2ptrain.errors import RemoteProtocolError
+from p2ptrain.errors import LocalProtocolError, RemoteProtocolError
 from p2ptrain.identity import Identity
 from p2ptrain.ids import PeerId
 
@@ -284,5 +283,9 @@ def test_unwanted_offer_is_refused_and_the_offerer_learns_why() -> None:
     assert bob.gathered(ANN, NONCE, ports(BOB), now=0.4) == []
 
 
-def test_exactly_one_of_two_peers_offers() -> None:
-    assert offers(ANN, BOB) != offers(BOB, ANN)
+def test_offer_without_ports_leaves_nothing_behind() -> None:
+    sessions = PunchSessions()
+    for ours in ((), ports(ANN, 9)):
+        with pytest.raises(LocalProtocolError, match="an offer needs"):
+            sessions.offer(BOB, ABOUT, ours, nonce=NONCE, now=0.0)
+    assert (len(sessions), sessions.tick(60.0)) == (0, [])

@@ -27,7 +27,7 @@ import trio
 
 from p2ptrain.archive.home import Home, sole_use
 from p2ptrain.config.node import NodeConfig
-from p2ptrain.dataplane import PeerSocket, RingInbox, RingKey
+from p2ptrain.dataplane import PeerSocket, RingInbox, RingKey, SocketWait
 from p2ptrain.errors import P2PTrainError, PeerTooSlow
 from p2ptrain.identity import Identity, load_or_create
 from p2ptrain.ids import Digest, PeerId, RunId
@@ -425,9 +425,22 @@ class Deaf(RingInbox):
     def hear_again(self) -> None:
         self.from_step = float("inf")
 
-    def wait_for_socket(self, key: RingKey, *, deadline_s: float) -> PeerSocket:
+    def claim(self, key: RingKey) -> bool:
+        return self.inbox.claim(key)
+
+    def release(self, key: RingKey) -> None:
+        self.inbox.release(key)
+
+    def end_wait(self, wait: SocketWait) -> None:
+        self.inbox.end_wait(wait)
+        if self.from_step < float("inf"):
+            self._waits_ended.set()
+
+    def wait_for_socket(
+        self, key: RingKey, *, deadline_s: float, wait: SocketWait | None = None
+    ) -> PeerSocket:
         if key.step < self.from_step:
-            return self.inbox.wait_for_socket(key, deadline_s=deadline_s)
+            return self.inbox.wait_for_socket(key, deadline_s=deadline_s, wait=wait)
         self._waits_ended.wait(deadline_s)
         raise PeerTooSlow("the peer did not open its stream in time", peer=key.peer)
 

@@ -4,76 +4,29 @@ need not trust."""
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field, replace
+from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from p2ptrain.encoding import pack, unpack
 from p2ptrain.errors import NotAuthorised, P2PTrainError, PeerUnreachable, RemoteProtocolError
 from p2ptrain.ids import PeerId
 from p2ptrain.node.forwarding import forwarding
-from p2ptrain.node.state.forwarding import AT_ONCE
+from p2ptrain.node.state.forwarding import AT_ONCE, Passage
 from p2ptrain.peers.forwarded_messages import PAYLOAD_BYTES_MAX, ForwardedMessage, decode
-from p2ptrain.peers.protocol_names import FORWARD_PROTOCOL
-from tests.node.rig import ANN, PaperNetwork, Rig, heartbeat, rig
+from p2ptrain.peers.protocol_names import FORWARD_PROTOCOL, PUNCH_PROTOCOL
+from tests.node.cable import network_of, three_rigs
+from tests.node.rig import ANN, Rig
 
 P = "/p2ptrain/ledger/1"
 
 
-@dataclass
-class Cable(PaperNetwork):
-    """A network whose requests reach the handlers of other rigs. As in the real one, a handler's
-    error arrives as PeerUnreachable. `sent` lists the protocols of all requests, in order."""
-
-    me: PeerId = ANN.peer
-    nodes: dict[PeerId, Rig] = field(default_factory=dict)
-    sent: list[tuple[PeerId, str]] = field(default_factory=list)
-
-    async def request(
-        self, peer: PeerId, protocol: str, payload: bytes, *, deadline_s: float, bytes_max: int
-    ) -> bytes:
-        self.sent.append((peer, protocol))
-        if peer not in self.peers:
-            raise PeerUnreachable("no answer", peer=peer)
-        network = self.nodes[peer].context.network
-        assert isinstance(network, Cable)
-        try:
-            reply = await network.handlers[protocol](self.me, payload)
-        except P2PTrainError as exc:
-            raise PeerUnreachable(exc.what, peer=peer, code="PEER-FAILED") from exc
-        if len(reply) > bytes_max:
-            raise RemoteProtocolError("the reply is too long", peer=peer)
-        return reply
-
-
-def network_of(r: Rig) -> Cable:
-    assert isinstance(r.context.network, Cable)
-    return r.context.network
-
-
 @asynccontextmanager
 async def three(tmp_path: Path) -> AsyncIterator[tuple[Rig, Rig, Rig, list[tuple[PeerId, bytes]]]]:
-    """Yield a sender, a forwarder and a receiver of one run, and the requests that the receiver
-    has handled. The sender and the receiver are connected to the forwarder only."""
-    async with AsyncExitStack() as stack:
-        rigs = [
-            await stack.enter_async_context(rig(tmp_path / name, welcoming=True))
-            for name in ("sender", "forwarder", "receiver")
-        ]
-        sender, forwarder, receiver = rigs
-        names = [each.context.me for each in rigs]
-        for each in rigs:
-            each.surround(run=sender.run, network=Cable(me=each.context.me))
-            each.set_chain(since=dict.fromkeys(names, 0))
-            network_of(each).nodes.update(zip(names, rigs, strict=True))
-            network_of(each).peers.update(names if each is forwarder else names[1:2])
-            forwarding.answer_forwarded(each.context)
-        for each in rigs:
-            for other in rigs:
-                incarnation = other.context.identities.incarnation
-                beat = heartbeat(sender.run.id, incarnation=incarnation)
-                each.context.peers.table.note_heartbeat(other.context.me, beat, each.context.now())
+    """Yield the rigs of `three_rigs`, and the requests that the receiver has handled."""
+    async with three_rigs(tmp_path) as (sender, forwarder, receiver):
         handled: list[tuple[PeerId, bytes]] = []
 
         async def handler(peer: PeerId, payload: bytes) -> bytes:
@@ -272,3 +225,103 @@ async def test_protocols_that_were_not_registered_are_not_forwarded(tmp_path: Pa
         with pytest.raises(PeerUnreachable) as caught:
             await ask(sender, receiver)
         assert "cannot be forwarded" in caught.value.evidence[0]
+
+
+# ── the address at which the forwarder sees the sender ───────────────────────────────────────────
+
+
+@asynccontextmanager
+async def stating(tmp_path: Path) -> AsyncIterator[tuple[Rig, Rig, Rig, list[Passage]]]:
+    """Yield the rigs of `three_rigs`, and how forwarded requests of PUNCH_PROTOCOL have reached the
+    receiver. The forwarder sees the sender at 203.0.113.7."""
+    async with three_rigs(tmp_path) as (sender, forwarder, receiver):
+        passages: list[Passage] = []
+
+        async def direct(peer: PeerId, payload: bytes) -> bytes:
+            raise AssertionError("the two are not connected")
+
+        async def passed_on(peer: PeerId, payload: bytes, passage: Passage) -> bytes:
+            passages.append(passage)
+            return b""
+
+        both = (PUNCH_PROTOCOL, direct, passed_on)
+        forwarding.handle_both(receiver.context, *both, bytes_max=1000)
+        network_of(forwarder).hosts[sender.context.me] = "203.0.113.7"
+        yield sender, forwarder, receiver, passages
+
+
+async def ask_to_punch(sender: Rig, receiver: Rig) -> bytes:
+    return await forwarding.request(
+        sender.context, receiver.context.me, PUNCH_PROTOCOL, b"x", deadline_s=5.0, bytes_max=9
+    )
+
+
+async def test_forwarder_states_where_it_sees_the_sender(tmp_path: Path) -> None:
+    async with stating(tmp_path) as (sender, forwarder, receiver, passages):
+        assert await ask_to_punch(sender, receiver) == b""
+        assert passages == [Passage(forwarder.context.me, "203.0.113.7")]
+
+
+async def test_sender_cannot_state_its_own_address(tmp_path: Path) -> None:
+    """The sender adds a statement: to the forwarder, which replaces it, and to the receiver."""
+    async with stating(tmp_path) as (sender, forwarder, receiver, passages):
+        network, pass_on = network_of(forwarder), network_of(forwarder).handlers[FORWARD_PROTOCOL]
+        kept: list[bytes] = []
+
+        async def with_statement(peer: PeerId, data: bytes) -> bytes:
+            stated = replace(decode(data), seen_at="198.51.100.1").encode()
+            kept.append(stated)
+            return await pass_on(peer, stated)
+
+        network.handlers[FORWARD_PROTOCOL] = with_statement
+        await ask_to_punch(sender, receiver)
+        del network.hosts[sender.context.me]
+        await ask_to_punch(sender, receiver)
+        later = replace(decode(kept[0]), serial=7).signed(sender.context.identity.sign)
+        deliver = network_of(receiver).handlers[FORWARD_PROTOCOL]
+        await deliver(sender.context.me, later.encode())
+        middle = forwarder.context.me
+        assert passages == [
+            Passage(middle, "203.0.113.7"),
+            Passage(middle, ""),
+            Passage(sender.context.me, ""),
+        ]
+
+
+async def test_other_requests_are_passed_on_unchanged(tmp_path: Path) -> None:
+    """Earlier versions do not accept a message with a statement."""
+    async with three(tmp_path) as (sender, forwarder, receiver, _handled):
+        network_of(forwarder).hosts[sender.context.me] = "203.0.113.7"
+        arrived: list[bytes] = []
+        network = network_of(receiver)
+        real = network.handlers[FORWARD_PROTOCOL]
+
+        async def keep(peer: PeerId, data: bytes) -> bytes:
+            arrived.append(data)
+            return await real(peer, data)
+
+        network.handlers[FORWARD_PROTOCOL] = keep
+        await ask(sender, receiver)
+        (data,) = arrived
+        assert decode(data).seen_at == ""
+        wire = unpack(data, bytes_max=1 << 16)
+        assert isinstance(wire, dict)
+        assert "seen_at" not in wire
+        for host in ("example.org", "1.2.3.4%eth0", "::ffff:0:0:1:2:3:4:5:6", "127.1", 4, "0" * 99):
+            with pytest.raises(RemoteProtocolError):
+                decode(pack(wire | {"seen_at": host}))
+
+
+async def test_unconnected_peer_is_not_dialled_if_time_matters(tmp_path: Path) -> None:
+    async with three(tmp_path) as (sender, forwarder, receiver, handled):
+        await forwarding.request(
+            sender.context,
+            receiver.context.me,
+            P,
+            b"now",
+            deadline_s=5.0,
+            bytes_max=9,
+            may_connect=False,
+        )
+        assert network_of(sender).sent == [(forwarder.context.me, FORWARD_PROTOCOL)]
+        assert handled == [(sender.context.me, b"now")]

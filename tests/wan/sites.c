@@ -55,9 +55,9 @@ int read_site(char *text)
     if (second)
         *second++ = 0;
     made->depth = second ? 2 : 1;
-    made->chain[0] = nat_new(text, second ? ip(100, 64, number, 1) : ip(10, 77, 1, number));
+    made->chain[0] = nat_new(text, second ? ip(100, 64, number, 1) : ip(NET, 77, 1, number));
     if (second)
-        made->chain[1] = nat_new(second, ip(10, 77, 1, number));
+        made->chain[1] = nat_new(second, ip(NET, 77, 1, number));
     if (!made->chain[0] || (second && !made->chain[1]))
         return 0;
     for (char *word = strtok(list, ","); word; word = strtok(NULL, ",")) {
@@ -73,9 +73,9 @@ int read_site(char *text)
 int place_of(uint32_t target)
 {
     int last = (int)(target & 255);
-    if (target >> 8 == ip(0, 10, 77, 0))
+    if (target >> 8 == ip(0, NET, 77, 0))
         return last >= 1 && last <= nodes && !has_private_address(last - 1) ? last - 1 : NOBODY;
-    if (target >> 8 == ip(0, 10, 77, 1) && last >= 1 && last <= site_count)
+    if (target >> 8 == ip(0, NET, 77, 1) && last >= 1 && last <= site_count)
         return sites[last - 1].nodes[0];
     return NOBODY;
 }

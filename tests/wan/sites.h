@@ -5,6 +5,10 @@
 
 #include <stdint.h>
 
+#ifndef NET
+#define NET 10 /* the first byte of outside addresses; with 11, they are public */
+#endif
+
 enum { NODES_MAX = 250, SITES_MAX = 64 };
 enum { NOBODY = -1, TURNED_BACK = -2 };
 

@@ -241,7 +241,8 @@ static int open_device(int node, int own_namespace)
 static void make_node(int node, int own_namespace, int mtu)
 {
     int private = has_private_address(node), third = private ? site_number(node) : 0;
-    const char *net = private ? "192.168" : "10.77";
+    char net[16];
+    snprintf(net, sizeof net, "%d.%d", private ? 192 : NET, private ? 168 : 77);
     shell("ip netns del wan%d 2>/dev/null; ip netns add wan%d", node, node);
     device_of[node] = open_device(node, own_namespace);
     shell("ip -n wan%d link set lo up", node);

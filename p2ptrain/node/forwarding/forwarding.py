@@ -15,7 +15,9 @@ delay messages; the sender then asks another one.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
+from p2ptrain.address_group import plain_host
 from p2ptrain.errors import (
     NotAuthorised,
     PeerError,
@@ -26,14 +28,14 @@ from p2ptrain.errors import (
 from p2ptrain.identity import verify
 from p2ptrain.ids import PeerId
 from p2ptrain.node.state.context import Context
-from p2ptrain.node.state.forwarding import Handler
+from p2ptrain.node.state.forwarding import Handler, Passage, PassedOn
 from p2ptrain.peers.forwarded_messages import (
     MESSAGE_BYTES_MAX,
     PAYLOAD_BYTES_MAX,
     ForwardedMessage,
     decode,
 )
-from p2ptrain.peers.protocol_names import FORWARD_PROTOCOL
+from p2ptrain.peers.protocol_names import FORWARD_PROTOCOL, PUNCH_PROTOCOL
 
 DIRECT_S = 2.0
 """Deadline in seconds of a direct request to a peer that is not connected, if there may be a
@@ -46,6 +48,10 @@ is dialled in the background anyway (`connections`)."""
 PASS_ON_S = 3.0
 """Deadline in seconds of one try with one forwarder."""
 
+WITH_ADDRESS = {PUNCH_PROTOCOL}
+"""The protocols with whose requests a forwarder states the address at which it sees the sender.
+Others do not need it, and earlier versions do not accept it."""
+
 FORWARDERS_MAX = 3
 """Maximum number of forwarders to try for one request."""
 
@@ -53,8 +59,19 @@ FORWARDERS_MAX = 3
 def handle(context: Context, protocol: str, handler: Handler, *, bytes_max: int) -> None:
     """From now on, answer requests of `protocol`, both direct ones and forwarded ones. See
     `Network.handle`."""
-    context.network.handle(protocol, handler, bytes_max=bytes_max)
-    context.peers.forwarding.handlers[protocol] = handler, bytes_max
+
+    async def passed_on(peer: PeerId, payload: bytes, passage: Passage) -> bytes:
+        return await handler(peer, payload)
+
+    handle_both(context, protocol, handler, passed_on, bytes_max=bytes_max)
+
+
+def handle_both(
+    context: Context, protocol: str, direct: Handler, passed_on: PassedOn, *, bytes_max: int
+) -> None:
+    """Like `handle`, but with another handler for forwarded requests."""
+    context.network.handle(protocol, direct, bytes_max=bytes_max)
+    context.peers.forwarding.handlers[protocol] = passed_on, bytes_max
 
 
 def answer_forwarded(context: Context) -> None:
@@ -79,9 +96,11 @@ async def request(
     *,
     deadline_s: float,
     bytes_max: int,
+    may_connect: bool = True,
 ) -> bytes:
     """Send a request to `peer` and return its reply. If `peer` cannot be connected, send the
-    request through a forwarder.
+    request through a forwarder. Without `may_connect`, do so at once if `peer` is not connected and
+    there may be a forwarder.
 
     Raises:
         PeerError, RemoteProtocolError: see `Network.request`. PeerUnreachable also if no forwarder
@@ -89,7 +108,8 @@ async def request(
     """
     members = _possible_forwarders(context, peer)
     state, connected = context.peers.forwarding, peer in context.network.connected()
-    if connected or not members or context.now() >= state.direct_again_s.get(peer, 0.0):
+    due = may_connect and context.now() >= state.direct_again_s.get(peer, 0.0)
+    if connected or not members or due:
         if not connected and members:
             deadline_s = min(deadline_s, DIRECT_S)
         try:
@@ -182,6 +202,10 @@ async def _pass_on(context: Context, peer: PeerId, message: ForwardedMessage, da
     if not forwarding.allowed.consume(peer, 1, context.now()):
         raise TryLater("this node passes on only a few requests per second for each sender")
     forwarding.passed_on += 1
+    if message.protocol in WITH_ADDRESS:
+        # A statement of the sender about its own address must not count.
+        host = context.network.host_of(message.sender)
+        data = replace(message, seen_at=plain_host(host) if host else "").encode()
     return await context.network.request(
         message.receiver,
         FORWARD_PROTOCOL,
@@ -196,7 +220,10 @@ async def _answer(context: Context, forwarder: PeerId, message: ForwardedMessage
     for fault in _faults(context, forwarder, message):
         raise NotAuthorised(fault, peer=message.sender)
     handler, _ = context.peers.forwarding.handlers[message.protocol]
-    reply = message.reply(await handler(message.sender, message.payload))
+    # A sender that poses as its own forwarder must not state its own address.
+    seen_at = message.seen_at if forwarder != message.sender else ""
+    passage = Passage(forwarder, seen_at)
+    reply = message.reply(await handler(message.sender, message.payload, passage))
     return reply.signed(context.identity.sign).encode()
 
 

@@ -31,7 +31,7 @@ from p2ptrain.peers.reach_messages import (
     encode_question,
 )
 from p2ptrain.peers.reach_questions import Askable
-from p2ptrain.peers.reach_verdict import OwnPlace
+from p2ptrain.peers.reach_verdict import OtherWays, OwnPlace
 
 LOOK_S = 2.0
 """Interval at which this node checks its own addresses, and whether to ask members."""
@@ -92,7 +92,15 @@ def judge(context: Context, own: OwnAddresses, place: OwnPlace) -> bool:
         {site: at for site, at in data.items() if _is_elsewhere(context, site, own)},
         now,
         outside_ports(context, place).opened,
+        other_ways(context),
     )
+
+
+def other_ways(context: Context) -> OtherWays:
+    """Return how many other members are connected by other ways than a plain dial."""
+    members = [it for it in context.ledger.snapshot.members if it != context.me]
+    punched = context.peers.punching.reached(context.now()).intersection(members)
+    return OtherWays(punched=len(punched), members=len(members))
 
 
 async def ask(

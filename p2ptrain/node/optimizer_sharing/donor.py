@@ -13,6 +13,7 @@ import trio
 from p2ptrain.encoding import fields, pack, unpack
 from p2ptrain.errors import RemoteProtocolError, StoreError
 from p2ptrain.ids import PeerId, RunId
+from p2ptrain.node.forwarding import forwarding
 from p2ptrain.node.optimizer_sharing.optimizer_offer import OptimizerOffer, put_newest
 from p2ptrain.node.state.context import Context
 from p2ptrain.peers.protocol_names import INNER_PROTOCOL
@@ -70,7 +71,7 @@ async def donate(
             return LATER
         return offer
 
-    context.network.handle(INNER_PROTOCOL, answer, bytes_max=ASK_BYTES_MAX)
+    forwarding.handle(context, INNER_PROTOCOL, answer, bytes_max=ASK_BYTES_MAX)
     while True:
         await asked.wait()
         making = True

@@ -20,6 +20,7 @@ from p2ptrain.errors import PeerError, RemoteProtocolError, StoreError, counted
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain.state import Phase
 from p2ptrain.names import label
+from p2ptrain.node.forwarding import forwarding
 from p2ptrain.node.optimizer_sharing.averaged_state import AveragedState
 from p2ptrain.node.optimizer_sharing.donor import LATER, NOTHING, ask_of, keeps_state_here
 from p2ptrain.node.optimizer_sharing.optimizer_offer import OFFER_BYTES_MAX, OptimizerOffer
@@ -205,8 +206,13 @@ def donors(context: Context) -> Sequence[PeerId]:
 async def _request_offer(context: Context, peer: PeerId) -> bytes:
     """Ask `peer` for an offer. Return its reply, or `NOTHING` if it does not answer."""
     try:
-        return await context.network.request(
-            peer, INNER_PROTOCOL, ask_of(context.run), deadline_s=ASK_S, bytes_max=OFFER_BYTES_MAX
+        return await forwarding.request(
+            context,
+            peer,
+            INNER_PROTOCOL,
+            ask_of(context.run),
+            deadline_s=ASK_S,
+            bytes_max=OFFER_BYTES_MAX,
         )
     except (PeerError, RemoteProtocolError) as exc:
         context.peers.report_misbehaviour("donor-silent", peer, reason=exc.what)

@@ -18,9 +18,10 @@ import outcome
 import trio
 
 from p2ptrain.dataplane import Endpoint, SecureSocket, dial
-from p2ptrain.errors import ChunkCorrupt, ChunkMissing, StoreError, TryLater
+from p2ptrain.errors import ChunkCorrupt, ChunkMissing, PeerUnreachable, StoreError, TryLater
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.node.state.context import Context
+from p2ptrain.node.state.punching import CHUNKS
 from p2ptrain.node.state.threads import in_thread
 from p2ptrain.observe.cautions import Caution
 from p2ptrain.observe.states import FetchingSnapshot
@@ -34,6 +35,7 @@ from p2ptrain.swarm import (
 )
 
 DIAL_S = 8.0
+"""Deadline in seconds for opening a connection with a source, in any way."""
 
 TRIES_BEFORE_WORD = 4
 """Number of failed tries after which the user is warned. A starting node has not heard yet of the
@@ -150,7 +152,7 @@ async def _until_here(
     `fetch` and `fetch_loose`."""
     told, tries, blamed = "", 0, dict[PeerId, float]()
     deadline_s = context.timing.fetch_limit_s if try_s is None else try_s
-    dial_one = partial(_dial, context)
+    dial_one = partial(_open_connection, context, trio.lowlevel.current_trio_token())
     async with _one_at_a_time(context, name):
         while True:
             tries += 1
@@ -270,11 +272,24 @@ def sources(context: Context) -> list[Endpoint]:
     ]
 
 
-def _dial(context: Context, endpoint: Endpoint) -> SecureSocket:
-    return dial(
-        context.plane.credentials,
-        endpoint,
-        {"purpose": PURPOSE},
-        deadline_s=DIAL_S,
-        encrypted=context.manifest.encrypted,
-    )
+def _open_connection(
+    context: Context, token: trio.lowlevel.TrioToken, endpoint: Endpoint
+) -> SecureSocket:
+    """Open a connection for requests of chunks, in a thread of the fetch. Only members connect in
+    other ways than by a dial; for these ways, the event loop of `token` is needed.
+
+    Raises PeerError, RemoteProtocolError."""
+    hello, peer = {"purpose": PURPOSE}, endpoint.peer
+    state, open_one = context.ledger.snapshot, context.peers.punching.open
+    if open_one is None or not (state.is_member(context.me) and state.is_member(peer)):
+        return dial(
+            context.plane.credentials,
+            endpoint,
+            hello,
+            deadline_s=DIAL_S,
+            encrypted=context.manifest.encrypted,
+        )
+    try:
+        return trio.from_thread.run(open_one, endpoint, hello, CHUNKS, DIAL_S, trio_token=token)
+    except (trio.Cancelled, trio.RunFinishedError) as exc:
+        raise PeerUnreachable("this node is stopping", peer=peer) from exc

@@ -18,6 +18,10 @@ from p2ptrain.observe.cautions import Caution
 from p2ptrain.ring import arrangement
 
 WARNING = "arrangement"
+UNPROVEN_RATE = 125_000.0
+"""Bytes per second assumed between two peers that cannot be dialled: 1 Mbit/s. They can punch holes
+in most NATs. The low rate makes them neighbours only if no other order of the peers is possible, or
+once a transfer between them was measured."""
 FORWARD = "in each pair, the owner of one node should forward that node's data port (--data-listen)"
 
 
@@ -33,7 +37,11 @@ def arrange(context: Context, peers: Sequence[PeerId]) -> tuple[Schedule, Sequen
     found = arrangement(
         peers,
         update_blobs.payload_bytes_about(context),
-        context.peers.paths.between(peers, undialable(context, peers)),
+        context.peers.paths.between(
+            peers,
+            undialable(context, peers),
+            unproven_rate=UNPROVEN_RATE if context.peers.punching.agree else 0.0,
+        ),
         current=context.ledger.history.last_arrangement(),
         is_coarse=about.codec.name == "int4",
     )

@@ -13,13 +13,26 @@ from p2ptrain.rate_limit import Allowance
 
 Handler = Callable[[PeerId, bytes], Awaitable[bytes]]
 
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """How a forwarded request came: the member that passed it on, and the IP address at which that
+    member says that it sees the sender; "" if it does not say so."""
+
+    forwarder: PeerId
+    sender_seen_at: str
+
+
+PassedOn = Callable[[PeerId, bytes, Passage], Awaitable[bytes]]
+"""`await handler(peer, request, passage)` returns the reply to a forwarded request."""
+
 AT_ONCE, PER_S = 16, 8.0
 """Number of requests of one sender that a forwarder passes on at once, and per second."""
 
 
 @dataclass(slots=True)
 class Forwarding:
-    handlers: dict[str, tuple[Handler, int]] = field(default_factory=dict)
+    handlers: dict[str, tuple[PassedOn, int]] = field(default_factory=dict)
     """For each protocol whose requests may be forwarded to us: its handler, and the maximum size of
     a request in bytes."""
     handled: HandledSerials = field(default_factory=HandledSerials)

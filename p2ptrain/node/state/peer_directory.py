@@ -18,6 +18,7 @@ from p2ptrain.ledger.core import Ledger
 from p2ptrain.ledger.failure_detector import Colour, Detector
 from p2ptrain.net import Network
 from p2ptrain.node.state.forwarding import Forwarding
+from p2ptrain.node.state.punching import Punching
 from p2ptrain.node.state.relaying import Relaying
 from p2ptrain.peers.misbehaviour_log import MisbehaviourLog
 from p2ptrain.peers.path_table import PathTable
@@ -41,6 +42,8 @@ class PeerDirectory:
     """Requests that members pass on to each other."""
     relaying: Relaying = field(default_factory=Relaying)
     """This node as a relay between members."""
+    punching: Punching = field(default_factory=Punching)
+    """Connections that two members behind NATs open from both ends."""
 
     def is_down(self, peer: PeerId) -> bool:
         return self.detector.status(peer, trio.current_time()) is Colour.RED

@@ -6,19 +6,27 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import count
 from pathlib import Path
 
 import pytest
 import trio
 
-from p2ptrain.dataplane import Credentials, Endpoint, Listener, RingInbox, RingKey, dial
+from p2ptrain.dataplane import (
+    Credentials,
+    Endpoint,
+    Listener,
+    RingInbox,
+    RingKey,
+    SecureSocket,
+    dial,
+)
 from p2ptrain.encoding import pack, unpack
 from p2ptrain.errors import PeerError, PeerTooSlow, RemoteProtocolError
 from p2ptrain.identity import Identity
 from p2ptrain.ids import PeerId
+from p2ptrain.node.connecting.opening import Opening
 from p2ptrain.node.gossip.endpoint_exchange import answer_introductions, introduced
-from p2ptrain.node.reduce.reduce_links import LATE_S, ReduceLinks, reach
+from p2ptrain.node.reduce.edge import dial_persistently
 from p2ptrain.node.state.context import Context
 from p2ptrain.node.state.timing import USUAL
 from p2ptrain.peers.protocol_names import ENDPOINT_PROTOCOL
@@ -58,6 +66,13 @@ def neighbour(identity: Identity) -> Iterator[Neighbour]:
 
 def key(context: Context, dialler: PeerId) -> RingKey:
     return RingKey(context.run, 3, 0, 1, dialler)
+
+
+def opening(context: Context, found: list[SecureSocket]) -> Opening:
+    """Return an opening of one stream with Ann. Its connection is appended to `found`."""
+    hello = key(context, context.me).to_hello()
+    ends = context.now() + context.timing.edge_s
+    return Opening(ANN.peer, "", {1: hello}, ends, lambda number, it: found.append(it))
 
 
 async def test_peer_is_accepted_after_its_introduction(tmp_path: Path) -> None:
@@ -108,19 +123,14 @@ async def test_restarted_neighbour_is_reached_without_waiting_for_its_heartbeat(
         )
         with neighbour(ANN) as ann:
             r.network.answer = ann.introduce
-            slow = count(step=2 * LATE_S)
             r.wait_for(edge_s=60.0)
-            r.surround(clock=lambda: next(slow))
-            edge, mine = ReduceLinks(), key(r.context, r.context.me)
-            await reach(r.context, ANN.peer, mine, edge)
+            found: list[SecureSocket] = []
+            opened = opening(r.context, found)
+            await dial_persistently(r.context, opened)
             await settled(lambda: len(ann.inbox) == 1)
-            edge.close()
-        (told,) = r.said("edge-late")
-        met = told["met"]
-        assert (told["peer"], told["step"], told["stream"]) == (ANN.peer, 3, 1)
-        assert isinstance(met, list)
-        assert len(met) == 1, "the second dial reaches the neighbour"
-        assert "refused" in met[0]
+            found[0].close()
+        assert len(opened.met) == 1, "the second dial reaches the neighbour"
+        assert "refused" in opened.met[0]
 
 
 async def test_unknown_neighbour_is_asked_for_its_endpoint_and_then_dialled(
@@ -129,10 +139,10 @@ async def test_unknown_neighbour_is_asked_for_its_endpoint_and_then_dialled(
     async with rig(tmp_path) as r:
         with neighbour(ANN) as ann:
             r.network.answer = ann.introduce
-            edge = ReduceLinks()
-            await reach(r.context, ANN.peer, key(r.context, r.context.me), edge)
-            assert list(edge.open) == [(ANN.peer, 1)]
-            edge.close()
+            found: list[SecureSocket] = []
+            await dial_persistently(r.context, opening(r.context, found))
+            assert [each.peer for each in found] == [ANN.peer]
+            found[0].close()
         assert [peer for peer, _ in r.network.requested] == [ANN.peer]
 
 
@@ -154,7 +164,7 @@ async def test_all_attempts_to_reach_a_neighbour_share_one_deadline(
 
             r.network.answer = introduce
             with trio.fail_after(USUAL.reduce.dial_s - 1.0), pytest.raises(PeerError):
-                await reach(r.context, ANN.peer, key(r.context, r.context.me), ReduceLinks())
+                await dial_persistently(r.context, opening(r.context, []))
 
 
 async def test_loopback_endpoint_of_a_remote_neighbour_is_not_dialled(
@@ -167,7 +177,7 @@ async def test_loopback_endpoint_of_a_remote_neighbour_is_not_dialled(
         r.network.sites[ANN.peer] = "10.0.0.2"
         with neighbour(ANN) as ann:
             r.network.answer = ann.introduce
-            edges = ReduceLinks()
+            found: list[SecureSocket] = []
             with pytest.raises(PeerError, match="on a loopback address"):
-                await reach(r.context, ANN.peer, key(r.context, r.context.me), edges)
-        assert (len(ann.inbox), edges.open) == (0, {})
+                await dial_persistently(r.context, opening(r.context, found))
+        assert (len(ann.inbox), found) == (0, [])

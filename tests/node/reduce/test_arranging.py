@@ -4,6 +4,7 @@ pair dials the other."""
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path as FilePath
 
 import pytest
@@ -11,11 +12,12 @@ import pytest
 from p2ptrain.errors import ReduceAborted
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain.values import Participant
+from p2ptrain.node.connecting.opening import Opening, Way
 from p2ptrain.node.gossip import reachability
 from p2ptrain.node.gossip.gossip import describe, take_heartbeat
 from p2ptrain.node.gossip.reachability import judged_reach, undialable
-from p2ptrain.node.reduce import ring_order
-from p2ptrain.node.reduce.reduce_links import ReduceLinks, connect, dials
+from p2ptrain.node.reduce import edge, ring_order
+from p2ptrain.node.reduce.reduce_links import ReduceLinks, connect
 from p2ptrain.node.reduce.reduce_task import request_of
 from p2ptrain.peers.heartbeat import encode
 from p2ptrain.peers.path_table import Path
@@ -153,17 +155,47 @@ async def test_user_is_not_warned_if_peers_have_another_way(tmp_path: FilePath) 
 
 
 @pytest.mark.parametrize(
-    ("mine", "theirs", "we_dial"),
-    [(True, True, True), (True, False, False), (False, True, True)],
+    ("mine", "theirs", "opener", "other"),
+    [
+        (True, True, ["dial_persistently"], ["await_peer", "dial_once"]),
+        (True, False, ["await_peer", "dial_once"], ["await_peer"]),
+        (False, True, ["dial_persistently"], ["dial_persistently", "await_peer"]),
+        (False, False, ["dial_once"], []),
+    ],
 )
-async def test_earlier_peer_dials_unless_the_later_one_cannot_be_dialled(
-    tmp_path: FilePath, mine: bool, theirs: bool, we_dial: bool
+async def test_ways_to_a_neighbour_depend_on_who_can_be_dialled(
+    tmp_path: FilePath, mine: bool, theirs: bool, opener: list[str], other: list[str]
 ) -> None:
-    """Earlier and later refer to the order of the reduce, in which this node comes before Ann."""
+    """Neither peer is a member, so they do not punch holes."""
     async with rig(tmp_path) as r:
         r.context.own_heartbeat.dialable = mine
         hear(r, ANN.peer, dialable=theirs)
-        assert dials(r.context, requested(r, ANN.peer), ANN.peer) is we_dial
+        unopened = Opening(ANN.peer, "", {}, 0.0, lambda number, connection: None)
+        assert names(edge.ways_of_opener(r.context, unopened)) == opener
+        assert names(edge.ways_of_other(r.context, unopened)) == other
+
+
+def names(ways: list[Way]) -> list[str]:
+    return [(way.func if isinstance(way, partial) else way).__name__ for way in ways]
+
+
+async def test_peers_that_may_punch_are_neighbours_if_nothing_else_is_possible(
+    tmp_path: FilePath,
+) -> None:
+    members = tuple(each.peer for each in (ANN, BOB, CAI))
+    async with rig(tmp_path) as r:
+        r.decide(opening(r.context.ledger.snapshot, learners=members))
+        for peer in members[:2]:
+            hear(r, peer, dialable=False)
+        paths = r.context.peers.paths
+        paths.mine = dict.fromkeys(members, FAST)
+        ann_bob = tuple(sorted(members[:2]))
+        assert paths.between(members, members[:2]).rates[ann_bob] == 0.0  # type: ignore[index]
+        maybe = paths.between(members, members[:2], unproven_rate=5.0)
+        assert maybe.rates[ann_bob] == 5.0  # type: ignore[index]
+        paths.note_report(ANN.peer, [(BOB.peer, SLOW)], r.context.ledger.snapshot.since)
+        proven = paths.between(members, members[:2], unproven_rate=5.0)
+        assert proven.rates[ann_bob] == 1e6  # type: ignore[index]
 
 
 async def test_peers_that_cannot_connect_to_each_other_are_left_out_in_turn(

@@ -25,10 +25,10 @@ from p2ptrain.ledger.chain.apply import apply, genesis
 from p2ptrain.ledger.chain.values import Commit, Participant, Roster
 from p2ptrain.ledger.messages.peer_reports import Ready, ReduceFailed
 from p2ptrain.ledger.policy.policy import reconsider
+from p2ptrain.node.connecting.ways import AGAIN_S
 from p2ptrain.node.control.status import status
 from p2ptrain.node.gossip import gossip
 from p2ptrain.node.outer_state import update_blobs
-from p2ptrain.node.reduce import reduce_links
 from p2ptrain.node.reduce.reduce_task import (
     give_up,
     reduce_due,
@@ -454,4 +454,4 @@ def test_connecting_peer_gives_up_before_it_is_blamed_for_silence() -> None:
     """A peer sends nothing before all of its connections are open. So an honest peer must give up
     connecting before its neighbours blame it for silence. Otherwise a participant that never opens
     one of its connections could get an honest peer blamed."""
-    assert Timing().edge_s + reduce_links.AGAIN_S < SILENCE_S - 1.0
+    assert Timing().edge_s + AGAIN_S < SILENCE_S - 1.0

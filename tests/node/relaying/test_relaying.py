@@ -42,8 +42,9 @@ from p2ptrain.node.relaying.relayed_links import (
 from p2ptrain.peers.heartbeat import decode, encode
 from p2ptrain.peers.protocol_names import RELAY_PROTOCOL
 from p2ptrain.peers.relay_messages import MeetRequest
+from tests.node.cable import network_of
 from tests.node.rig import ANN, BOB, CAI, NewRig, Rig, heartbeat, settled
-from tests.node.test_forwarding import network_of, three
+from tests.node.test_forwarding import three
 
 DEADLINE_S = 30.0
 

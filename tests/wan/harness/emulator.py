@@ -15,6 +15,9 @@ BUILD = ROOT / "build" / "wan"
 PROGRAM = ("wan.c", "sites.c", "nat.c")
 HEADERS = ("nat.h", "sites.h")
 FLAGS = ("-O2", "-Wall", "-Wextra")
+PUBLIC_NET = 11
+"""The first byte of public outside addresses. They belong to nobody in the emulated network."""
+
 COMPILE_S = 120.0
 """Timeout of the compiler in seconds. On an idle machine it needs two."""
 
@@ -51,10 +54,12 @@ def compiled(
     return made
 
 
-def words(options: Sequence[str], command: Sequence[str]) -> list[str]:
-    """Return the words that run `command` with these options of the emulator (tests/wan/wan.c)."""
+def words(options: Sequence[str], command: Sequence[str], *, public: bool = False) -> list[str]:
+    """Return the words that run `command` with these options of the emulator (tests/wan/wan.c).
+    `public`: outside addresses begin with 11.77, which are public, instead of 10.77."""
+    made = compiled("wan-public", f"-DNET={PUBLIC_NET}") if public else compiled("wan")
     apart = ["unshare", "--mount", "--propagation", "private", "sh", "-c", APART, "sh"]
-    return [*apart, str(compiled("wan")), *options, "--", *command]
+    return [*apart, str(made), *options, "--", *command]
 
 
 def inside(node: int, command: Sequence[str]) -> list[str]:

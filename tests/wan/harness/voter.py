@@ -1,5 +1,5 @@
-"""The program of one node in `votes`, `verdicts` and `addresses`: the real node, with a fake
-trainer or as a seed. Without --host, it listens at its default addresses.
+"""The program of one node in `votes`, `exchanges`, `verdicts` and `addresses`: the real node, with
+a fake trainer or as a seed. Without --host, it listens at its default addresses.
 """
 
 from __future__ import annotations

@@ -47,12 +47,12 @@ START_S, COMMIT_S = 180.0, 20.0
 
 
 class Voter(DemoNode):
-    """One voter; the first one trains, and the others are seeds."""
+    """One voter, which trains or is a seed."""
 
-    def launch(self, number: int, bootstrap: list[str]) -> None:
+    def launch(self, number: int, bootstrap: list[str], *, seed: bool) -> None:
         words = [sys.executable, "-m", "tests.wan.harness.voter", "--home", str(self.home)]
         words += ["--host", host_of(number)]
-        words += ["--seed"] * (number > 0) + ["--bootstrap", *bootstrap]
+        words += ["--seed"] * seed + ["--bootstrap", *bootstrap]
         with (self.home / "output.txt").open("ab") as output:
             self.process = subprocess.Popen(
                 emulator.inside(number, words),
@@ -72,7 +72,7 @@ def host_of(node: int) -> str:
     return line.split(" inet ")[1].split("/")[0]
 
 
-def prepared(folder: Path) -> tuple[list[Voter], str]:
+def prepared(folder: Path, participants_min: int = 1) -> tuple[list[Voter], str]:
     """Make the homes of all voters and publish their run. Return the voters and the first one's
     address."""
     homes = [Home(folder / f"voter{number}") for number in range(VOTERS)]
@@ -81,7 +81,7 @@ def prepared(folder: Path) -> tuple[list[Voter], str]:
         homes[0],
         founders=peers,
         steps=100_000,
-        rules=policy(participants_min=1),
+        rules=policy(participants_min=participants_min),
         inner_steps=2,
     )
     listed = load_allowlist(homes[0].allowlist, run)
@@ -91,7 +91,7 @@ def prepared(folder: Path) -> tuple[list[Voter], str]:
         save_allowlist(home.allowlist, listed)
         share_content(home)
     voters = [Voter(home.root.name, home.root) for home in homes]
-    return voters, f"/ip4/10.77.0.1/tcp/{PORT}/p2p/{peers[0]}"
+    return voters, f"/ip4/{host_of(0)}/tcp/{PORT}/p2p/{peers[0]}"
 
 
 def commits_of(voter: Voter) -> list[Event]:
@@ -103,9 +103,10 @@ def commits_of(voter: Voter) -> list[Event]:
 def wait_for_commits(voter: Voter, count: int, deadline_s: float) -> None:
     """Wait until the voter's journal has `count` commits. Raises TimeoutError."""
     ends_s = time.monotonic() + deadline_s
+    for _ in voter.new_events():
+        pass
     while len(commits_of(voter)) < count:
         if time.monotonic() > ends_s:
-            found, tail = len(commits_of(voter)), voter.output()[-2000:]
             found, tail = len(commits_of(voter)), voter.output()[-2000:]
             raise TimeoutError(f"only {found} of {count} commits in time:\n{tail}")
         time.sleep(0.1)
@@ -118,16 +119,20 @@ def run_voters(folder: Path, commits: int) -> dict[str, object]:
     voters, address = prepared(folder)
     try:
         for number, voter in enumerate(voters):
-            voter.launch(number, [address] if number else [])
+            voter.launch(number, [address] if number else [], seed=number > 0)
         wait_for_commits(voters[0], FIRST_COMMITS, START_S)
         since_s = commits_of(voters[0])[-1]["monotonic_s"]
         wait_for_commits(voters[0], FIRST_COMMITS + commits, commits * COMMIT_S)
         return _summary(voters, since_s)
     finally:
-        for voter in voters:
-            if voter.process is not None:
-                os.killpg(voter.process.pid, signal.SIGKILL)
-                voter.process.wait()
+        end_all(voters)
+
+
+def end_all(voters: list[Voter]) -> None:
+    for voter in voters:
+        if voter.process is not None:
+            os.killpg(voter.process.pid, signal.SIGKILL)
+            voter.process.wait()
 
 
 def _summary(voters: list[Voter], since_s: float) -> dict[str, object]:

@@ -1,0 +1,167 @@
+"""The ways in which this node opens a data connection: it dials, or both ends call each other.
+
+Every way has the same signature, and `ways_to` lists them in the order in which they are tried.
+A further way, such as a relay, is one more function here and one more line in that list.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+
+import trio
+
+from p2ptrain.dataplane import DialHandle, Endpoint, PeerSocket, dial, punch_and_dial
+from p2ptrain.errors import PeerError, PeerUnreachable, RemoteProtocolError
+from p2ptrain.ids import PeerId
+from p2ptrain.node.connecting.opening import Opening, Way
+from p2ptrain.node.gossip.reachability import is_dialable
+from p2ptrain.node.state.context import Context
+from p2ptrain.node.state.threads import in_thread
+
+AGAIN_S = 0.3
+"""Pause in seconds before a peer is dialled again."""
+
+NEAR_S = 1.5
+"""Deadline in seconds of a dial of a peer that cannot be dialled from other sites. It may be behind
+the same router, and then it answers within milliseconds."""
+
+Dials = Callable[[Context, Opening], Awaitable[None]]
+Once = Callable[[int, DialHandle], PeerSocket]
+"""`once(number, handle)` opens one connection. It blocks."""
+
+
+def ways_to(context: Context, opening: Opening, dials: Dials | None = None) -> list[Way]:
+    """Return the ways to the peer, most promising first. `dials` replaces `dial_once`."""
+    dialable = is_dialable(context, opening.peer)
+    first: Way = partial(dials or dial_once, context)
+    if not dialable:
+        first = partial(dial_once, context, deadline_s=NEAR_S)
+    if not can_punch(context, opening.peer):
+        return [first]
+    punches = partial(punch, context)
+    return [first, punches] if dialable else [punches, first]
+
+
+def can_punch(context: Context, peer: PeerId) -> bool:
+    """Return whether this node may punch holes with `peer`: both are members."""
+    state = context.ledger.snapshot
+    members = state.is_member(context.me) and state.is_member(peer)
+    return members and context.peers.punching.agree is not None
+
+
+async def dial_once(context: Context, opening: Opening, deadline_s: float | None = None) -> None:
+    """Dial the peer at its announced addresses."""
+    endpoint = context.peers.table.endpoint(opening.peer)
+    await dial_at(context, opening, endpoint, deadline_s or context.timing.reduce.dial_s)
+
+
+async def punch(context: Context, opening: Opening) -> None:
+    """Agree with the peer to call each other at the same time. This node is the TLS client."""
+    began_s, numbers, punching = context.now(), opening.missing, context.peers.punching
+    made: list[int] = []
+    if not numbers:
+        return  # Another way has just opened the last connection.
+    if punching.agree is None:
+        raise PeerUnreachable("this node is about to stop", peer=opening.peer)
+    async with punching.agree(opening.peer, opening.about, len(numbers)) as found:
+
+        def once(number: int, handle: DialHandle) -> PeerSocket:
+            place = numbers.index(number)
+            connection = punch_and_dial(
+                context.plane.credentials,
+                found.places[place],
+                opening.hellos[number],
+                found.ports[place],
+                encrypted=context.manifest.encrypted,
+                dialling=handle,
+                wanted=partial(_claim, opening, number, handle),
+            )
+            made.append(number)
+            return connection
+
+        await trio.sleep(max(found.start_at - context.now(), 0.0))
+        try:
+            await _each(opening, numbers, once)
+        finally:  # This task is cancelled as soon as the last connection is open.
+            if made:
+                punching.note_reached(opening.peer, context.now())
+                context.journal.write(
+                    "punched",
+                    peer=opening.peer,
+                    about=opening.about,
+                    streams=len(made),
+                    seconds=context.now() - began_s,
+                    observing_s=found.observing_s,
+                )
+
+
+async def dial_at(
+    context: Context, opening: Opening, endpoint: Endpoint | None, deadline_s: float
+) -> None:
+    """Dial the missing connections once, and record how long that took."""
+    peer, took_s = opening.peer, list[float]()
+    if endpoint is None or not context.peers.may_be_at(endpoint):
+        why = "it has not announced its data plane's address"
+        where = "its data plane is on a loopback address"
+        raise PeerUnreachable(why if endpoint is None else where, peer=peer)
+    limit_s = min(deadline_s, max(opening.ends - context.now(), AGAIN_S))
+
+    def once(number: int, handle: DialHandle) -> PeerSocket:
+        began_s = time.monotonic()
+        connection = dial(
+            context.plane.credentials,
+            endpoint,
+            opening.hellos[number],
+            deadline_s=limit_s,
+            encrypted=context.manifest.encrypted,
+            dialling=handle,
+            wanted=partial(_claim, opening, number, handle),
+        )
+        took_s.append(time.monotonic() - began_s)
+        return connection
+
+    try:
+        await _each(opening, opening.missing, once)
+    finally:
+        for seconds in took_s:
+            context.peers.paths.connected(peer, seconds)
+
+
+async def _each(opening: Opening, numbers: Sequence[int], once: Once) -> None:
+    """Open these connections at the same time, each in a thread. Raises the first error, after all
+    of them have ended."""
+    faults: list[PeerError | RemoteProtocolError] = []
+
+    async def one(number: int) -> None:
+        handle = DialHandle()
+
+        def work() -> None:
+            try:
+                connection = once(number, handle)
+            except BaseException:
+                opening.release(number, handle)
+                raise
+            # This runs in the thread, so that the connection is not lost if the task is cancelled.
+            opening.deliver(number, connection)
+
+        try:
+            await in_thread(work, stop=handle.give_up, limiter=opening.limiter)
+        except (PeerError, RemoteProtocolError) as exc:
+            faults.append(exc)
+        opening.settle()
+
+    async with trio.open_nursery() as nursery:
+        for number in numbers:
+            nursery.start_soon(one, number)
+    if faults:
+        raise faults[0]
+
+
+def _claim(opening: Opening, number: int, handle: DialHandle) -> bool:
+    """Return whether the connection may still be used. If not, end the way's further tries."""
+    may = opening.claim(number, handle)
+    if not may:
+        handle.give_up()
+    return may

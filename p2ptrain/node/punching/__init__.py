@@ -1,0 +1,1 @@
+"""Opening connections from both ends at the same time, through NATs. Owns `Punching`."""

@@ -1,0 +1,209 @@
+"""Open all streams between this node and one neighbour in a reduce.
+
+Both neighbours try to connect, but only one of them, the *opener*, decides which connection a
+stream uses: the one that comes first in the roster. It claims a stream just before it sends its
+hello, and its inbox then refuses the neighbour's hello for this stream (`dataplane/inbox`).
+
+    can be dialled     opener                          the other one
+    the other one      dials; 0.3 s later it punches   dials 0.3 s later, if it can
+    the opener only    waits; 0.3 s later it punches   dials
+    neither            punches                         waits for the call
+
+Both know from heartbeats who says that it can be dialled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from itertools import chain, repeat
+
+import outcome
+import trio
+
+from p2ptrain.dataplane import RingInbox, RingKey, SecureSocket, SocketWait
+from p2ptrain.dataplane.inbox import PURPOSE, SECOND_PURPOSE
+from p2ptrain.errors import PeerError, PeerUnreachable, RemoteProtocolError
+from p2ptrain.ids import PeerId
+from p2ptrain.node.connecting.opening import Opening, Way, open_all
+from p2ptrain.node.connecting.ways import AGAIN_S, can_punch, dial_at, dial_once, ways_to
+from p2ptrain.node.gossip.endpoint_exchange import introduced
+from p2ptrain.node.gossip.reachability import is_dialable
+from p2ptrain.node.punching.purposes import reduce_purpose
+from p2ptrain.node.state.context import Context
+from p2ptrain.node.state.threads import in_thread
+from p2ptrain.ring import ReduceRequest
+
+LATE_S = 0.5
+"""If opening the streams takes more than this many seconds (two round trips around the world), the
+journal records it."""
+
+WAITING = trio.CapacityLimiter(256)
+"""Threads that wait for a neighbour to connect: those of 62 neighbours with four streams each."""
+
+Keep = Callable[[int, SecureSocket], None]
+
+
+class InboxClaims:
+    """The opener's claims. The inbox refuses the neighbour's hello for a claimed stream."""
+
+    def __init__(self, inbox: RingInbox, keys: dict[int, RingKey]) -> None:
+        self._inbox = inbox
+        self._keys = keys
+
+    def claim(self, number: int) -> bool:
+        return self._inbox.claim(self._keys[number])
+
+    def release(self, number: int) -> None:
+        self._inbox.release(self._keys[number])
+
+
+async def open_edge(
+    context: Context,
+    request: ReduceRequest,
+    peer: PeerId,
+    keep: Keep,
+    threads: trio.CapacityLimiter,
+) -> None:
+    """Open each stream with `peer`, and pass it to `keep`, which is called in a thread. `threads`
+    limits the threads that dial and punch. This takes at most `edge_s` and one last try. After a
+    longer wait, the whole reduce would fail before we could report which neighbour is at fault.
+
+    Raises:
+        PeerError, RemoteProtocolError: the neighbour is not reached, and does not reach us.
+    """
+    is_opener = request.me < request.peers.index(peer)
+    inbox, theirs = context.plane.ring_inbox, keys(request, peer)
+    claims = InboxClaims(inbox, theirs) if is_opener else None
+    is_asked = is_opener or not is_dialable(context, context.me)
+    purpose = PURPOSE if is_asked else SECOND_PURPOSE
+    ours = keys(request, request.peers[request.me])
+    opening = Opening(
+        peer,
+        reduce_purpose(ours[0]),
+        {stream: key.to_hello(purpose) for stream, key in ours.items()},
+        context.now() + context.timing.edge_s,
+        keep,
+        claims,
+        threads,
+    )
+    ways = ways_of_opener(context, opening) if is_opener else ways_of_other(context, opening)
+    limit_s, faults = context.timing.edge_s + AGAIN_S, list[PeerError]()
+    with _told_if_late(context, request, opening):
+        async with trio.open_nursery() as nursery:
+            for key in theirs.values():
+                nursery.start_soon(_receive, context, opening, key, claims, faults, nursery)
+            opened = await outcome.acapture(open_all, opening, ways, left_s=limit_s)
+            nursery.cancel_scope.cancel()
+    if opening.missing:
+        for fault in faults:
+            raise fault
+        opened.unwrap()
+
+
+def keys(request: ReduceRequest, dialler: PeerId) -> dict[int, RingKey]:
+    """Return the key of each stream that `dialler` opens."""
+    return {
+        stream: RingKey(request.run, request.step, request.attempt, stream, dialler)
+        for stream in range(request.streams)
+    }
+
+
+def ways_of_opener(context: Context, opening: Opening) -> list[Way]:
+    ways = ways_to(context, opening, dial_persistently)
+    waits = is_dialable(context, context.me) and not is_dialable(context, opening.peer)
+    return [await_peer, *ways] if waits else ways
+
+
+def ways_of_other(context: Context, opening: Opening) -> list[Way]:
+    """Return the ways of the neighbour that does not decide. If only the opener can be dialled, it
+    relies on us. If neither can, it is useless to wait once its call has failed."""
+    opener_is_dialable = is_dialable(context, opening.peer)
+    if is_dialable(context, context.me):
+        second = partial(dial_once, context)
+        return [await_peer, second] if opener_is_dialable else [await_peer]
+    if opener_is_dialable:
+        return [partial(dial_persistently, context), await_peer]
+    return [partial(await_call, context)] if can_punch(context, opening.peer) else []
+
+
+async def dial_persistently(context: Context, opening: Opening) -> None:
+    """Dial the peer until it answers. Before each further try, exchange endpoints with it: if one
+    of the two nodes was restarted, the other one does not know its new certificate yet.
+
+    This takes until the opening's deadline and one last try."""
+    endpoint = context.peers.table.endpoint(opening.peer)
+    for wait_s in chain([0.0], repeat(AGAIN_S)):
+        try:
+            return await dial_at(context, opening, endpoint, context.timing.reduce.dial_s)
+        except (PeerError, RemoteProtocolError) as exc:
+            opening.met.append(exc.what)
+            if context.now() + AGAIN_S >= opening.ends:
+                raise
+        await trio.sleep(wait_s)
+        with trio.move_on_after(max(opening.ends - context.now(), 0.0)):
+            found = await introduced(context, opening.peer)
+            endpoint = found or context.peers.table.endpoint(opening.peer)
+
+
+async def await_peer(opening: Opening) -> None:
+    """Wait until the neighbour has opened the streams."""
+    await opening.complete.wait()
+
+
+async def await_call(context: Context, opening: Opening) -> None:
+    """Wait until the neighbour has called us through our NATs. Raises PeerUnreachable: the calls
+    have failed."""
+    while not (why := context.peers.punching.failure_of(opening.peer, opening.about)):
+        await context.changes.wait()
+    raise PeerUnreachable(why, peer=opening.peer)
+
+
+async def _receive(
+    context: Context,
+    opening: Opening,
+    key: RingKey,
+    claims: InboxClaims | None,
+    faults: list[PeerError],
+    nursery: trio.Nursery,
+) -> None:
+    """Take the stream that the neighbour opens, if it does. If the opener does not open it, nobody
+    else can: then add to `faults`, and end the `nursery`."""
+    inbox, wait = context.plane.ring_inbox, SocketWait()
+    limit_s = context.timing.edge_s + AGAIN_S
+
+    def take() -> None:
+        # This runs in the thread, so that the connection is not lost if the task is cancelled.
+        found = inbox.wait_for_socket(key, deadline_s=limit_s, wait=wait)
+        if claims is not None:
+            claims.claim(key.stream)  # Further hellos for this stream are refused.
+        opening.deliver(key.stream, found)
+
+    try:
+        await in_thread(take, stop=partial(inbox.end_wait, wait), limiter=WAITING)
+    except PeerError as exc:
+        opening.met.append(exc.what)
+        if claims is None and not wait.over and key.stream in opening.missing:
+            faults.append(exc)
+            nursery.cancel_scope.cancel()
+    opening.settle()
+
+
+@contextmanager
+def _told_if_late(context: Context, request: ReduceRequest, opening: Opening) -> Iterator[None]:
+    """Write a journal line if the `with` block takes longer than LATE_S. The line says why tries
+    failed in the meantime."""
+    began_s = context.now()
+    try:
+        yield
+    finally:
+        if (seconds := context.now() - began_s) > LATE_S:
+            context.journal.write(
+                "edge-late",
+                peer=opening.peer,
+                step=request.step,
+                attempt=request.attempt,
+                seconds=seconds,
+                met=opening.met,
+            )

@@ -1,0 +1,89 @@
+"""Connections that this node and another member open from both ends at the same time, because
+neither can dial the other. Written by `punching/`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+
+import trio
+
+from p2ptrain.dataplane import Endpoint, LocalPort, Observation, PunchSessions, SecureSocket
+from p2ptrain.dataplane.punch_sessions import Effect, Punch
+from p2ptrain.errors import PeerError
+from p2ptrain.ids import PeerId
+
+PUNCHED_S = 600.0
+"""Seconds for which a member counts as reached by hole punching after the last connection."""
+
+REACHED_MAX = 1024
+"""Maximum number of members that are remembered as reached by hole punching."""
+
+CHUNKS = "chunks"
+"""The purpose of a connection on which this node requests chunks; see `punching/purposes`."""
+
+Hello = Mapping[str, object]
+
+OpenConnection = Callable[[Endpoint, Hello, str, float], Awaitable[SecureSocket]]
+"""`await open(endpoint, hello, about, deadline_s)`; see `connecting/single`."""
+
+Agreement = tuple[PeerId, bytes]
+"""The other member, and the nonce of the agreement."""
+
+
+@dataclass(frozen=True, slots=True)
+class Agreed:
+    """Punch at `start_at` (by `Context.now`), connection i from `ports[i]` to `places[i]`."""
+
+    start_at: float
+    ports: tuple[LocalPort, ...]
+    places: tuple[Endpoint, ...]
+    observing_s: float
+    """Seconds that the observation of our ports took."""
+
+
+Agree = Callable[[PeerId, str, int], AbstractAsyncContextManager[Agreed]]
+"""`agree(peer, about, count)` offers to punch `count` connections, at least one; see
+`punching/agreeing`."""
+
+
+@dataclass(slots=True)
+class Punching:
+    sessions: PunchSessions = field(default_factory=PunchSessions)
+    agree: Agree | None = None
+    """None unless the task runs that executes effects. It runs once this node has joined."""
+    open: OpenConnection | None = None
+    """Opens a connection with a member in every way. None as long as `agree` is None."""
+    effects: trio.MemorySendChannel[Effect] | None = None
+    """Effects for that task."""
+    moved: trio.Event = field(default_factory=trio.Event)
+    """Set when `sessions` may have an earlier deadline; replaced by the task."""
+    offered: dict[Agreement, trio.MemorySendChannel[Punch | PeerError]] = field(
+        default_factory=dict
+    )
+    """The agreements that this node has offered and that are under way. Each channel takes the
+    outcome: when and where to punch, or why not."""
+    ports: dict[Agreement, Sequence[Observation]] = field(default_factory=dict)
+    """Our observed ports for the agreements that another member has offered."""
+    failed: dict[tuple[PeerId, str], str] = field(default_factory=dict)
+    """Why the newest agreements failed that another member offered, by what they were about."""
+    reached_s: dict[PeerId, float] = field(default_factory=dict)
+    """When this node last opened a connection with each member by hole punching."""
+
+    def note_reached(self, peer: PeerId, now: float) -> None:
+        """Note that a connection with `peer` was punched. Any task may call this."""
+        self.reached_s.pop(peer, None)
+        self.reached_s[peer] = now
+        if len(self.reached_s) > REACHED_MAX:
+            del self.reached_s[next(iter(self.reached_s))]
+
+    def reached(self, now: float) -> frozenset[PeerId]:
+        """Return the members that were lately reached by hole punching."""
+        return frozenset(it for it, at_s in self.reached_s.items() if at_s > now - PUNCHED_S)
+
+    def failure_of(self, peer: PeerId, about: str) -> str:
+        """Return why the newest agreement about this failed that `peer` offered; "" if it did
+        not."""
+        return self.failed.get((peer, about), "")

@@ -1,0 +1,82 @@
+"""Three nodes of one run, of which two cannot connect to each other."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from p2ptrain.encoding import pack
+from p2ptrain.errors import P2PTrainError, PeerUnreachable, RemoteProtocolError
+from p2ptrain.ids import PeerId
+from p2ptrain.node.forwarding import forwarding
+from tests.node.rig import ANN, PaperNetwork, Rig, heartbeat, rig
+
+NOBODY = 1
+"""A port at which nobody listens."""
+
+
+@dataclass
+class Cable(PaperNetwork):
+    """A network whose requests reach the handlers of other rigs. As in the real one, a handler's
+    error arrives as PeerUnreachable. `sent` lists the protocols of all requests, in order."""
+
+    me: PeerId = ANN.peer
+    nodes: dict[PeerId, Rig] = field(default_factory=dict)
+    sent: list[tuple[PeerId, str]] = field(default_factory=list)
+
+    async def request(
+        self, peer: PeerId, protocol: str, payload: bytes, *, deadline_s: float, bytes_max: int
+    ) -> bytes:
+        self.sent.append((peer, protocol))
+        if peer not in self.peers:
+            raise PeerUnreachable("no answer", peer=peer)
+        network = self.nodes[peer].context.network
+        assert isinstance(network, Cable)
+        try:
+            reply = await network.handlers[protocol](self.me, payload)
+        except P2PTrainError as exc:
+            raise PeerUnreachable(exc.what, peer=peer, code="PEER-FAILED") from exc
+        if len(reply) > bytes_max:
+            raise RemoteProtocolError("the reply is too long", peer=peer)
+        return reply
+
+
+def network_of(r: Rig) -> Cable:
+    assert isinstance(r.context.network, Cable)
+    return r.context.network
+
+
+@asynccontextmanager
+async def three_rigs(tmp_path: Path) -> AsyncIterator[tuple[Rig, Rig, Rig]]:
+    """Yield a sender, a forwarder and a receiver of one run. The sender and the receiver are
+    connected to the forwarder only, and their heartbeats say that they cannot be dialled."""
+    async with AsyncExitStack() as stack:
+        rigs = [
+            await stack.enter_async_context(rig(tmp_path / name, welcoming=True))
+            for name in ("sender", "forwarder", "receiver")
+        ]
+        sender, forwarder, receiver = rigs
+        names = [each.context.me for each in rigs]
+        for each in rigs:
+            each.surround(run=sender.run, network=Cable(me=each.context.me))
+            each.set_chain(since=dict.fromkeys(names, 0))
+            network_of(each).nodes.update(zip(names, rigs, strict=True))
+            network_of(each).peers.update(names if each is forwarder else names[1:2])
+            forwarding.answer_forwarded(each.context)
+        for each in rigs:
+            for other in rigs:
+                endpoint = other.context.plane.endpoint
+                if other is not forwarder:
+                    endpoint = replace(endpoint, port=NOBODY)
+                beat = heartbeat(
+                    sender.run.id,
+                    incarnation=other.context.identities.incarnation,
+                    endpoint=pack(endpoint.to_wire()),
+                    dialable=other is forwarder,
+                )
+                each.context.peers.table.note_heartbeat(other.context.me, beat, each.context.now())
+                each.context.peers.detector.note_arrival(other.context.me, each.context.now())
+                each.context.plane.listener.trust_certificate(endpoint.certificate_der)
+        yield sender, forwarder, receiver
