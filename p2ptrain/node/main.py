@@ -23,9 +23,9 @@ from p2ptrain.node.control.leaving import ExitSignals
 from p2ptrain.node.joining import find_run
 from p2ptrain.node.joining.invitation import invite
 from p2ptrain.node.joining.startup_status import StartupStatus
+from p2ptrain.node.malloc_limits import limit_malloc
 from p2ptrain.node.startup import open_node
 from p2ptrain.node.state.context import Context
-from p2ptrain.node.state.malloc_limits import limit_malloc
 from p2ptrain.node.state.threads import durably, switch_threads_often
 from p2ptrain.node.state.timing import USUAL, Timing
 from p2ptrain.node.tasks import run_tasks

@@ -112,7 +112,10 @@ class ReachWatch:
         return self.verdict != before
 
     def _is_news(self, answer: ReachAnswer) -> bool:
-        """Return whether a node that is reached should ask others because of this answer."""
+        """Return whether a node that is reached should ask others because of this answer. An answer
+        about the other version of IP does not say anything about the verdict."""
+        if version_of(answer.host) != version_of(self.external_host):
+            return False
         as_before = (DialOutcome.REACHED, DialOutcome.UNTRIED)
         moved = answer.host != self.external_host != ""
         return moved or answer.control not in as_before or answer.data not in as_before

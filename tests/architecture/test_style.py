@@ -42,7 +42,7 @@ BROAD_EXCEPT_ALLOWED = (
 command line must report every exception, and a check that crashes must not end the other checks.
 """
 
-SLEEPS_ALLOWED = {"tests/node/test_slow_answers.py"}
+SLEEPS_ALLOWED = {"tests/node/connecting/test_opening.py", "tests/node/test_slow_answers.py"}
 """Tests that may sleep. They use trio's MockClock, so hours pass instantly."""
 
 HOSTS = re.compile(

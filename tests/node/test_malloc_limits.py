@@ -8,7 +8,7 @@ import sys
 
 PROGRAM = """
 import ctypes, sys, threading
-from p2ptrain.node.state.malloc_limits import limit_malloc
+from p2ptrain.node.malloc_limits import limit_malloc
 
 if sys.argv[1] == "bound":
     limit_malloc()
@@ -49,7 +49,7 @@ def test_malloc_has_at_most_two_arenas_after_many_threads() -> None:
 
 BLOCKS = """
 import sys
-from p2ptrain.node.state.malloc_limits import limit_malloc
+from p2ptrain.node.malloc_limits import limit_malloc
 
 def resident_mb():
     with open("/proc/self/statm") as file:

@@ -33,6 +33,7 @@ from p2ptrain.node.gossip import outdated_heartbeats, reachability
 from p2ptrain.node.gossip.allowlist_gossip import offer_allowlist, take_allowlist
 from p2ptrain.node.gossip.allowlist_notices import AllowlistNotices
 from p2ptrain.node.gossip.amendment_gossip import take_amendments
+from p2ptrain.node.gossip.data_address_warning import warn_of_data_address
 from p2ptrain.node.gossip.own_endpoint import own_endpoint, relays_offered, told_addresses
 from p2ptrain.node.gossip.reachability import judged_reach
 from p2ptrain.node.state.context import Context
@@ -79,7 +80,7 @@ async def send_heartbeats(context: Context) -> None:
             paths.choose_page(now)
         own.dialled, own.dialable = judged_reach(context)
         reachability.warn(context)
-        reachability.warn_of_data_address(context)
+        warn_of_data_address(context)
         heartbeat = own.saying.encode_next(describe(context, incarnation, serial, lacks))
         await context.network.publish(heartbeat_topic(context.run), heartbeat)
         await trio.sleep(HASTE_S)

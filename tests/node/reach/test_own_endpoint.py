@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from p2ptrain.node.gossip import reachability
+from p2ptrain.node.gossip.data_address_warning import warn_of_data_address
 from p2ptrain.node.gossip.gossip import describe
 from p2ptrain.node.gossip.own_addresses import OwnAddresses, own_addresses
 from p2ptrain.node.gossip.own_endpoint import own_candidates, own_endpoint, told_addresses
@@ -154,11 +154,11 @@ async def test_private_data_address_beside_an_announced_name_is_pointed_out(
 ) -> None:
     async with rig(tmp_path) as r:
         r.configure(announce=announce, data_announce=data_announce)
-        reachability.warn_of_data_address(r.context)
+        warn_of_data_address(r.context)
         codes = [caution.code for caution in r.context.alerts.warnings.values()]
         assert codes == ["ADDR-DATA-PRIVATE"] * warned
         r.plug(listener=Everywhere("0.0.0.0"))
         reach = r.context.own_heartbeat.reach
         reach.external_host, reach.ports = "8.8.8.8", PortsReached(control=None, data=True)
-        reachability.warn_of_data_address(r.context)
+        warn_of_data_address(r.context)
         assert not r.context.alerts.warnings, "others reach its data port at a public address"
