@@ -1,9 +1,10 @@
 """The terms (amendments of the run's settings) in force in each outer step.
 
-The ledger does not know what an amendment says. It knows the amendment's digest, its number, the
-outer step from which it is in force, and the number of blocks in a lease from then on. An amendment
-is agreed when a roster of an earlier outer step names it. So the terms of an outer step never
-change once training for it has begun.
+The ledger does not know what an amendment says. It knows the amendment's digest, its number, and
+the outer step from which it is in force. It also knows two effects: the number of blocks in a lease
+from then on, and the delegates (peers that may vote in addition to the founders of an open run). An
+amendment is agreed when a roster of an earlier outer step names it. So the terms of an outer step
+never change once training for it has begun.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
+from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain.values import TERMS_MAX, Roster, Terms, Value
 
 
@@ -40,6 +42,12 @@ def lease_blocks(agreed: tuple[Terms, ...], step: int, first: int) -> int:
     """Return the lease size, in blocks, for outer step `step`. The run began with `first`."""
     sizes = [each.blocks for each in in_force(agreed, step) if each.blocks is not None]
     return sizes[-1] if sizes else first
+
+
+def delegates(agreed: tuple[Terms, ...], step: int) -> frozenset[PeerId]:
+    """Return the peers with a delegated vote in outer step `step`: those of the newest list."""
+    lists = [each.voters for each in in_force(agreed, step) if each.voters is not None]
+    return frozenset(lists[-1]) if lists else frozenset()
 
 
 def amended(value: Value, agreed: tuple[Terms, ...], known: Collection[Terms]) -> Value:
