@@ -1,11 +1,12 @@
 """A simulated organiser of an open run who delegates votes, and whose own machines then disappear.
 
-Volunteers join at the start. The organiser names those that have taken part in a committed update,
-later revokes the vote of one of them, and then the founders' machines are destroyed one after
-another. Each founder goes only when the one before it has been replaced, since a run that loses its
-quorum has to stop and would not test anything. Some founders come back after they were replaced. In
-the end a new volunteer joins a run without founders. In some runs the organiser then makes a
-mistake: it revokes all votes. In half of the runs, one delegate lies.
+Volunteers join at the start. Once most of them have taken part in a committed update, the organiser
+delegates votes to all of them, and later revokes the vote of one. Then the founders' machines are
+destroyed one after another; in some runs the first of them even earlier. Each founder goes only
+when the one before it has been replaced, since a run that loses its quorum has to stop and would
+not test anything. Some founders come back after they were replaced. In the end a new volunteer
+joins a run without founders. In some runs the organiser then makes a mistake: it revokes all votes.
+In half of the runs, one delegate lies.
 """
 
 from __future__ import annotations
@@ -25,11 +26,14 @@ LOOKS_S = 0.5
 """Time between two looks at the run, in seconds."""
 
 COME_S = 3.0
-NAMED_MIN = 5
-"""The organiser names its first delegates when this many volunteers have contributed. After one is
-revoked and one lies, three honest ones remain."""
+NAMED_MIN = 4
+"""The organiser delegates votes when this many volunteers have contributed."""
+
+EARLY = 0.3
+"""Probability that a founder is lost before the organiser has delegated any vote."""
 
 REVOKES = 0.7
+LOST_S = (1.0, 6.0)
 COMES_BACK = 0.2
 ERRS = 0.3
 NEWCOMER = PeerId("late")
@@ -61,6 +65,8 @@ class Delegating:
             for name in world.volunteers:
                 at = self._random.uniform(0.0, COME_S)
                 world.clock.at(at, partial(world.add_node, name))
+            if self._random.random() < EARLY:
+                world.clock.after(self._random.uniform(*LOST_S), self._lose_one)
             world.clock.after(COME_S, self._look)
 
     @property
@@ -94,7 +100,7 @@ class Delegating:
         world = self._world
         known = [it for it in world.volunteers if it in world.latest.tokens_by_peer]
         if len(known) >= NAMED_MIN:
-            self._publish(tuple(sorted(known)))
+            self._publish(world.volunteers)
 
     def _revoke(self) -> None:
         """Revoke the vote of one delegate. An honest organiser does not know which one lies."""
@@ -114,11 +120,19 @@ class Delegating:
             self._returning = lost
             world.faults.repair(world.nodes[lost])
             return
-        founders = [it for it in world.rules.founders if it not in world.faults.destroyed]
-        if not founders:
+        if not self._founders:
             self._end()
-            return
-        founder = self._random.choice(founders)
+        else:
+            self._lose_one()
+
+    @property
+    def _founders(self) -> list[PeerId]:
+        destroyed = self._world.faults.destroyed
+        return [it for it in self._world.rules.founders if it not in destroyed]
+
+    def _lose_one(self) -> None:
+        world, voters = self._world, self._world.latest.voters
+        founder = self._random.choice(self._founders)
         if founder not in voters or self._is_dispensable(founder):
             self._lost = founder
             world.faults.destroy(world.nodes[founder])
