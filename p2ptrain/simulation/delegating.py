@@ -6,7 +6,8 @@ destroyed one after another; in some runs the first of them even earlier. Each f
 when the one before it has been replaced, since a run that loses its quorum has to stop and would
 not test anything. Some founders come back after they were replaced. In the end a new volunteer
 joins a run without founders. In some runs the organiser then makes a mistake: it revokes all votes.
-In half of the runs, one delegate lies.
+In some runs delegates are lost for good as well, until two of three voters are left. In half of the
+runs, one delegate lies.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ REVOKES = 0.7
 LOST_S = (1.0, 6.0)
 COMES_BACK = 0.2
 ERRS = 0.3
+DELEGATES_GO = 0.5
 NEWCOMER = PeerId("late")
 
 
@@ -60,6 +62,7 @@ class Delegating:
         self._may_revoke = self._random.random() < REVOKES
         self._lost: PeerId | None = None
         self._returning: PeerId | None = None
+        self._delegates_go = self._random.random() < DELEGATES_GO
         self.ended_s: float | None = None
         if world.volunteers:
             for name in world.volunteers:
@@ -120,10 +123,12 @@ class Delegating:
             self._returning = lost
             world.faults.repair(world.nodes[lost])
             return
-        if not self._founders:
-            self._end()
-        else:
+        if self._founders:
             self._lose_one()
+        elif self.ended_s is None:
+            self._end()
+        elif self._delegates_go:
+            self._lose_delegate()
 
     @property
     def _founders(self) -> list[PeerId]:
@@ -137,19 +142,24 @@ class Delegating:
             self._lost = founder
             world.faults.destroy(world.nodes[founder])
 
-    def _is_dispensable(self, founder: PeerId) -> bool:
-        """Return whether the honest voters that are up stay a quorum without `founder`, even if one
-        more of them is lost."""
+    def _lose_delegate(self) -> None:
+        """Destroy a delegate, if the others can decide. The third voter from the end is the last to
+        go, since it is not replaced."""
+        world = self._world
+        honest = [it for it in world.latest.voters if it not in world.liars]
+        delegate = self._random.choice(honest)
+        if self._is_dispensable(delegate):
+            self._lost = delegate
+            world.faults.destroy(world.nodes[delegate])
+
+    def _is_dispensable(self, voter: PeerId) -> bool:
+        """Return whether the honest voters that are up stay a quorum without `voter`."""
         world, voters = self._world, self._world.latest.voters
         up = {it for it in voters if world.nodes[it].is_running and it not in world.liars}
-        up.discard(founder)
-        others = [it for it in voters if it != founder]
-        return is_quorum(world.rules, voters, up) and len(others) >= 3
+        return is_quorum(world.rules, voters, up - {voter})
 
     def _end(self) -> None:
         """The last founder has been replaced. A volunteer joins; the organiser may err."""
-        if self.ended_s is not None:
-            return
         self.ended_s = self._world.clock.now
         self._world.add_node(NEWCOMER)
         if self._random.random() < ERRS:

@@ -12,10 +12,9 @@ from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain.apply import why_invalid
 from p2ptrain.ledger.chain.decode_values import terms_from_plain, value_from_plain
-from p2ptrain.ledger.chain.founders import founders_of
+from p2ptrain.ledger.chain.founders import delegates, founders_of
 from p2ptrain.ledger.chain.rules import Rules
 from p2ptrain.ledger.chain.state import LedgerState, encode_state
-from p2ptrain.ledger.chain.terms import delegates
 from p2ptrain.ledger.chain.values import (
     DELEGATES_MAX,
     MEMBERS_MAX,

@@ -13,13 +13,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain import quorum
 from p2ptrain.ledger.chain.rules import QuorumPolicy, Rules
-from p2ptrain.ledger.chain.state import LedgerState
-from p2ptrain.ledger.chain.terms import delegates
-from p2ptrain.ledger.chain.values import MEMBERS_MAX, Roster
+from p2ptrain.ledger.chain.values import MEMBERS_MAX, Roster, Terms
+
+if TYPE_CHECKING:
+    from p2ptrain.ledger.chain.state import LedgerState
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,12 @@ def founders_of(rules: Rules, state: LedgerState) -> Founders | None:
         delegates(state.terms, state.step),
         least if count >= least else 1,
     )
+
+
+def delegates(agreed: tuple[Terms, ...], step: int) -> frozenset[PeerId]:
+    """Return the peers with a delegated vote in outer step `step`: those of the newest list."""
+    lists = [each.voters for each in agreed if each.step <= step and each.voters is not None]
+    return frozenset(lists[-1]) if lists else frozenset()
 
 
 def survives_a_loss(policy: QuorumPolicy) -> int:

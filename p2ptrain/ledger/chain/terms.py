@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain.values import TERMS_MAX, Roster, Terms, Value
 
 
@@ -42,12 +41,6 @@ def lease_blocks(agreed: tuple[Terms, ...], step: int, first: int) -> int:
     """Return the lease size, in blocks, for outer step `step`. The run began with `first`."""
     sizes = [each.blocks for each in in_force(agreed, step) if each.blocks is not None]
     return sizes[-1] if sizes else first
-
-
-def delegates(agreed: tuple[Terms, ...], step: int) -> frozenset[PeerId]:
-    """Return the peers with a delegated vote in outer step `step`: those of the newest list."""
-    lists = [each.voters for each in in_force(agreed, step) if each.voters is not None]
-    return frozenset(lists[-1]) if lists else frozenset()
 
 
 def amended(value: Value, agreed: tuple[Terms, ...], known: Collection[Terms]) -> Value:

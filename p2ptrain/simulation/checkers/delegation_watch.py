@@ -91,10 +91,12 @@ class DelegatesMayVanish(Watch):
 
 @dataclass(slots=True)
 class TheAbsentAreReplaced(Watch):
-    """F7: a voter that is gone for good does not keep its vote, if enough others remain."""
+    """F7: a voter that is gone for good does not keep its vote, if enough others remain. `named_s`
+    is the time at which there were delegates for the first time."""
 
     rules: Rules
     troubles: Troubles
+    named_s: float | None = None
 
     def on_decision(self, decision: Decision) -> None:
         value, before = decision.value, decision.before
@@ -102,10 +104,13 @@ class TheAbsentAreReplaced(Watch):
             return
         if not delegates_at(before, before.step) or len(value.voters) <= 3:
             return
+        if self.named_s is None:
+            self.named_s = self.troubles.now
         most_s = self.rules.absent_s + REPLACED_S
         for voter in value.voters:
-            is_away = voter not in self.troubles.since
-            if is_away and self.troubles.was_away(voter, most_s, self.troubles.now):
+            if voter in self.troubles.since:
+                continue
+            if max(self.named_s, self.troubles.left[voter]) + most_s <= self.troubles.now:
                 self.object(
                     f"{voter} is gone, but keeps its vote at height {decision.after.height}"
                 )

@@ -14,12 +14,14 @@ heartbeat, and some time for messages that were lost."""
 
 class Troubles:
     """`causes` counts the events that give others a reason to drop a peer. `since` maps each
-    healthy peer to the time at which it became healthy, and `went` each peer to the time at which
-    it last stopped being healthy. Others do not wait for `slow` peers."""
+    healthy peer to the time at which it became healthy. `left` maps each peer to the time at which
+    it last stopped being healthy; `went` is the same, but ignores that it was back for too short a
+    time for others to notice. Others do not wait for `slow` peers."""
 
     def __init__(self, clock: Clock) -> None:
         self.causes: Counter[PeerId] = Counter()
         self.since: dict[PeerId, float] = {}
+        self.left: dict[PeerId, float] = {}
         self.went: dict[PeerId, float] = {}
         self.slow: set[PeerId] = set()
         self._clock = clock
@@ -31,6 +33,8 @@ class Troubles:
     def begin(self, peer: PeerId) -> None:
         self.causes[peer] += 1
         since = self.since.pop(peer, None)
+        if peer not in self.left or since is not None:
+            self.left[peer] = self.now
         if peer not in self.went or (since is not None and since + NOTICED_S <= self.now):
             self.went[peer] = self.now
 

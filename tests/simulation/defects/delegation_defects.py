@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from p2ptrain.ids import PeerId
-from p2ptrain.ledger.chain import founders, terms
+from p2ptrain.ledger.chain import founders
 from p2ptrain.ledger.chain.state import LedgerState
 from p2ptrain.ledger.chain.values import Roster, Terms
 from p2ptrain.ledger.policy import accept, membership, policy
@@ -22,7 +22,7 @@ def lists_take_effect_at_once(patch: Patch) -> None:
     def delegates(agreed: tuple[Terms, ...], step: int) -> frozenset[PeerId]:
         return original(agreed, max((each.step for each in agreed), default=step))
 
-    original = terms.delegates
+    original = founders.delegates
     patch(founders, "delegates", delegates)
 
 

@@ -103,7 +103,7 @@ MUTANTS = (
         30,
         3,
     ),
-    Mutant("absence-below-three", delegation.absence_below_three, _BORNE, *_DELEGATED),
+    Mutant("absence-below-three", delegation.absence_below_three, _BORNE, "delegated", 24, 3),
     Mutant(
         "stopped-by-a-revocation",
         delegation.run_is_stopped_by_a_revocation,
