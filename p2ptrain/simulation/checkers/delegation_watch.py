@@ -14,9 +14,9 @@ from p2ptrain.simulation.checkers.proposals import is_quorum
 from p2ptrain.simulation.checkers.troubles import Troubles
 from p2ptrain.simulation.checkers.watching import Decision, Watch
 
-REPLACED_S = 30.0
-"""Seconds after which an absent voter must have lost its vote, beyond `absent_s`. The others notice
-within 10 s that it is gone, and a spoiled outer step can take 10 s or longer."""
+ROSTERS_MAX = 4
+"""Number of rosters that may open a reduce with a voter that is gone. A liar may propose some. So
+may a voter that has restarted since then and measures the absence anew."""
 
 ADMITTED_S = 40.0
 """Seconds after which a healthy volunteer must be a member."""
@@ -91,29 +91,37 @@ class DelegatesMayVanish(Watch):
 
 @dataclass(slots=True)
 class TheAbsentAreReplaced(Watch):
-    """F7: a voter that is gone for good does not keep its vote, if enough others remain. `named_s`
-    is the time at which there were delegates for the first time."""
+    """F7: a voter that is gone for good does not keep its vote, if enough others remain. It counts
+    as gone once every voter has noticed, before members begin to agree on the roster. `named_s` is
+    the time at which there were delegates for the first time, `last_s` that of the last entry.
+    """
 
     rules: Rules
     troubles: Troubles
     named_s: float | None = None
+    last_s: float = 0.0
+    kept: Counter[PeerId] = field(default_factory=Counter)
 
     def on_decision(self, decision: Decision) -> None:
         value, before = decision.value, decision.before
-        if not decision.is_first or not isinstance(value, Roster) or not value.participants:
+        if not decision.is_first:
             return
-        if not delegates_at(before, before.step) or len(value.voters) <= 3:
-            return
-        if self.named_s is None:
+        begun_s, self.last_s = self.last_s, self.troubles.now
+        if self.named_s is None and delegates_at(before, before.step):
             self.named_s = self.troubles.now
-        most_s = self.rules.absent_s + REPLACED_S
-        for voter in value.voters:
-            if voter in self.troubles.since:
+        opens = isinstance(value, Roster) and value.participants and len(value.voters) > 3
+        if self.named_s is None or not opens or not delegates_at(before, before.step):
+            return
+        for voter in decision.after.voters:
+            gone_s = max(self.named_s, self.troubles.left.get(voter, begun_s))
+            is_gone = gone_s + self.rules.absent_s + WELL_S <= begun_s
+            if voter in self.troubles.since or not is_gone:
+                self.kept.pop(voter, None)
                 continue
-            if max(self.named_s, self.troubles.left[voter]) + most_s <= self.troubles.now:
-                self.object(
-                    f"{voter} is gone, but keeps its vote at height {decision.after.height}"
-                )
+            self.kept[voter] += 1
+            if self.kept[voter] > ROSTERS_MAX:
+                height = decision.after.height
+                self.object(f"{voter} is gone, but keeps its vote at height {height}")
 
 
 @dataclass(slots=True)
