@@ -86,7 +86,7 @@ class Ledger(Queries):
         self.me = me
         self.kept = KeptChain(rules, base)
         self.state = self.kept.start
-        self.reports = Reports.of(rules, me)
+        self.reports = Reports(me)
         self._sign = sign
         self._verify = verify
         self._arrange = arrange
@@ -387,7 +387,7 @@ class Ledger(Queries):
         self._know_members()
 
     def _know_members(self) -> None:
-        self._catchup.members = self.reports.know(frozenset(self.state.since))
+        self._catchup.members = self.reports.know(self.rules, self.state)
 
     def _next_instance(self) -> Instance:
         who, silent = (self.rules, self.me, self._sign, self._verify), self._must_not_vote()

@@ -17,20 +17,24 @@ from blake3 import blake3
 
 from p2ptrain.encoding import pack
 from p2ptrain.errors import ConfigError, RemoteProtocolError
-from p2ptrain.identity import Identity
-from p2ptrain.ids import Digest, RunId
-from p2ptrain.ledger.chain.values import Terms
+from p2ptrain.identity import Identity, is_peer_id
+from p2ptrain.ids import Digest, PeerId, RunId
+from p2ptrain.ledger.chain.values import DELEGATES_MAX, Terms
+from p2ptrain.names import label
 from p2ptrain.run.envelope import Signed
 from p2ptrain.run.manifest import BLOCK_MAX, BLOCK_MIN, INFLUENCE_MAX, CodecName, Run, RunManifest
 from p2ptrain.run.organiser import said_by_organiser
 from p2ptrain.run.reading import plain
 
 KIND = "amendment"
-AMENDMENT_BYTES_MAX = 1024
-"""Maximum length of a signed amendment; typical ones have about 500 bytes. The limit is low so that
-lists of amendments are cheap to send."""
+AMENDMENT_BYTES_MAX = 2560
+"""Maximum length of a signed amendment. Typical ones have about 500 bytes, and one with two lists
+of 16 delegates has 2,250. The limit is low so that lists of amendments are cheap to send."""
 
 NUMBER_MAX = 2**53
+_OPTIONAL = ("admitters", "voters")
+"""Fields that an amendment leaves out if it does not change them, as in earlier versions."""
+
 RATE_MAX = 100.0
 """Maximum learning rate. Our optimizers fail to learn even at a tenth of it."""
 
@@ -53,6 +57,11 @@ class Amendment:
     codec_block: int | None = None
     outer_lr: float | None = None
     outer_momentum: float | None = None
+    admitters: tuple[PeerId, ...] | None = None
+    """The complete list of the members that may admit volunteers from `step` on, sorted."""
+    voters: tuple[PeerId, ...] | None = None
+    """The complete list of the peers that may vote from `step` on in addition to the founders of an
+    open run, sorted. They vote once they have taken part in a committed outer step."""
 
     def __post_init__(self) -> None:
         numbers = f"1 to {NUMBER_MAX}"
@@ -70,13 +79,14 @@ class Amendment:
         _require(self.codec in (None, *codecs), "codec", self.codec, f"one of {', '.join(codecs)}")
         fits = block is None or BLOCK_MIN <= block <= BLOCK_MAX
         _require(fits, "codec_block", block, f"{BLOCK_MIN} to {BLOCK_MAX}")
+        for name in _OPTIONAL:
+            _check_delegates(name, getattr(self, name))
         _require(bool(self.changes), "number of changes", 0, "at least 1")
 
     @property
     def changes(self) -> dict[str, object]:
         """The new values by name."""
-        names = ("lr", "inner_steps", "codec", "codec_block", "outer_lr", "outer_momentum")
-        return {name: value for name in names if (value := getattr(self, name)) is not None}
+        return {name: value for name in _WORDS if (value := getattr(self, name)) is not None}
 
     @property
     def facts(self) -> dict[str, object]:
@@ -86,7 +96,7 @@ class Amendment:
     @property
     def words(self) -> str:
         """The amendment in words, for users."""
-        said = ", ".join(f"{_WORDS[name]} {value}" for name, value in self.changes.items())
+        said = ", ".join(f"{_WORDS[name]} {_shown(value)}" for name, value in self.changes.items())
         return f"{said} from outer step {self.step} on"
 
     def check(self, manifest: RunManifest) -> None:
@@ -94,6 +104,10 @@ class Amendment:
         this manifest, whatever the earlier amendments are."""
         last, steps = manifest.outer.steps - 1, self.inner_steps
         _require(self.step <= last, "outer step", self.step, f"at most {last}")
+        is_open = manifest.founders_vote or self.voters is None
+        _require(is_open, "voters", self.voters, "absent: members of this run earn their votes")
+        named = set(self.voters or ()).intersection(manifest.founders)
+        _require(not named, "voters", min(named, default=""), "no founder, since founders vote")
         blocks = manifest.data.train_blocks
         most = f"at most {blocks}, the number of data blocks"
         _require((steps or 0) <= blocks, "inner_steps", steps, most)
@@ -115,7 +129,22 @@ _WORDS = {
     "codec_block": "codec block",
     "outer_lr": "outer learning rate",
     "outer_momentum": "outer momentum",
+    "admitters": "peers that may admit volunteers",
+    "voters": "peers with a delegated vote",
 }
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, tuple):
+        return " and ".join(map(label, value)) or "none"
+    return str(value)
+
+
+def _check_delegates(name: str, peers: tuple[PeerId, ...] | None) -> None:
+    if peers is not None:
+        fits = len(peers) <= DELEGATES_MAX and all(map(is_peer_id, peers))
+        _require(fits, name, peers, f"at most {DELEGATES_MAX} peer ids")
+        _require(list(peers) == sorted(set(peers)), name, peers, "sorted and unique")
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +159,8 @@ class Leg:
     """Number of the amendment with which the leg begins; 0 for the published manifest."""
     stride_before: int = 0
     """Inner steps per outer step when the run was published; 0 if the number has not changed."""
+    admitters: tuple[PeerId, ...] = ()
+    """The members that may admit volunteers: the newest list of the amendments so far."""
 
     @property
     def published_stride(self) -> int:
@@ -165,7 +196,9 @@ class Leg:
             raise ValueError(exc.what) from exc
         is_same = manifest.inner.steps == old.inner.steps
         stride = self.stride_before if is_same else self.published_stride
-        return Leg(manifest, new.step, self.first_inner_step(new.step), new.number, stride)
+        admitters = self.admitters if new.admitters is None else new.admitters
+        first = self.first_inner_step(new.step)
+        return Leg(manifest, new.step, first, new.number, stride, admitters)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +215,8 @@ class SignedAmendment:
         """Sign `amendment`. Raises ValueError, with a message for the user, if it is invalid for
         `run`."""
         amendment.check(run.manifest)
-        return cls._of(amendment, Signed.by(identity, KIND, pack(plain(amendment))), run)
+        payload = pack(plain(amendment, optional=_OPTIONAL))
+        return cls._of(amendment, Signed.by(identity, KIND, payload), run)
 
     @classmethod
     def from_bytes(cls, data: bytes | memoryview, run: Run) -> SignedAmendment:
@@ -194,7 +228,13 @@ class SignedAmendment:
                 run's organiser.
         """
         amendment, signed = said_by_organiser(
-            Amendment, data, run, kind=KIND, bytes_max=AMENDMENT_BYTES_MAX, code="AMEND-SIGNER"
+            Amendment,
+            data,
+            run,
+            kind=KIND,
+            bytes_max=AMENDMENT_BYTES_MAX,
+            code="AMEND-SIGNER",
+            optional=_OPTIONAL,
         )
         try:
             amendment.check(run.manifest)
@@ -204,14 +244,16 @@ class SignedAmendment:
 
     @classmethod
     def _of(cls, amendment: Amendment, signed: Signed, run: Run) -> SignedAmendment:
-        """Return the amendment with its terms. They contain the new number of blocks in a lease
-        (the blocks that a member may train on), if H changes. This number depends on no other
-        amendment, because the manifest fixes fragments and overlap."""
+        """Return the amendment with its terms. They contain the peers with a delegated vote. They
+        also contain the new number of blocks in a lease (the blocks that a member may train on), if
+        H changes. This number depends on no other amendment, because the manifest fixes fragments
+        and overlap."""
         blocks = None
         if amendment.inner_steps is not None:
             blocks = Leg(run.manifest).amended(amendment).manifest.blocks_per_lease
         digest = Digest(blake3(signed.payload).hexdigest())
-        return cls(amendment, signed, Terms(amendment.number, amendment.step, digest, blocks))
+        terms = Terms(amendment.number, amendment.step, digest, blocks, amendment.voters)
+        return cls(amendment, signed, terms)
 
     @property
     def digest(self) -> Digest:

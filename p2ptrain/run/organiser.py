@@ -6,6 +6,7 @@ that the document is for this run. `allowlist` and `amendment` check the content
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Protocol, TypeVar
 
 from p2ptrain.encoding import unpack
@@ -28,9 +29,17 @@ T = TypeVar("T", bound=OfRun)
 
 
 def said_by_organiser(
-    document: type[T], data: bytes | memoryview, run: Run, *, kind: str, bytes_max: int, code: str
+    document: type[T],
+    data: bytes | memoryview,
+    run: Run,
+    *,
+    kind: str,
+    bytes_max: int,
+    code: str,
+    optional: Collection[str] = (),
 ) -> tuple[T, Signed]:
     """Return the document in `data`, and its envelope. `code` is the error code for a wrong signer.
+    For `optional`, see `from_plain`.
 
     Raises:
         RunMismatch: it is a valid document of another run.
@@ -44,7 +53,8 @@ def said_by_organiser(
             f"{run.manifest.name!r} is a different peer",
             code=code,
         )
-    said = from_plain(document, unpack(signed.payload, bytes_max=bytes_max), f"the {kind}")
+    payload = unpack(signed.payload, bytes_max=bytes_max)
+    said = from_plain(document, payload, f"the {kind}", optional=optional)
     if said.run != run.id:
         raise RunMismatch(
             f"this {kind} belongs to a different run of the same organiser",

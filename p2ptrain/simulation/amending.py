@@ -54,11 +54,24 @@ class Amending:
             step = self._world.latest.step + self._random.randint(*LEAD_STEPS)
             blocks = self._random.choice(LEASES)
             what = digest_of(b"amendment", [number, step, blocks])
-            self._known.append(terms := Terms(number, step, what, blocks))
-            self._deliver(self._random.choice(running), terms)
-            for peer in self._world.nodes:
-                self._later(peer, terms)
+            self._spread(running, Terms(number, step, what, blocks))
         self._plan()
+
+    def delegate(self, voters: tuple[PeerId, ...]) -> Terms | None:
+        """Publish a list of delegates for the next outer step; None if no node is running."""
+        running = [node for node in self._world.nodes.values() if node.is_running]
+        if not running:
+            return None
+        number, step = len(self._known) + 1, self._world.latest.step + 1
+        what = digest_of(b"amendment", [number, step, *voters])
+        return self._spread(running, Terms(number, step, what, voters=voters))
+
+    def _spread(self, running: list[SimNode], terms: Terms) -> Terms:
+        self._known.append(terms)
+        self._deliver(self._random.choice(running), terms)
+        for peer in self._world.nodes:
+            self._later(peer, terms)
+        return terms
 
     def _later(self, peer: PeerId, terms: Terms) -> None:
         delay_s = self._random.uniform(*SPREAD_S)

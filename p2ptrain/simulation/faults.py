@@ -36,6 +36,7 @@ class Faults:
         self._random = world.random
         self._active = True
         self.gone: set[PeerId] = set()
+        self.destroyed: set[PeerId] = set()
         profile = world.profile
         self._plan(profile.crash_every_s, self._crash)
         self._plan(profile.partition_every_s, self._cut)
@@ -79,7 +80,7 @@ class Faults:
     def _crash(self) -> None:
         keeper = self._world.keeper
         alive = [node for node in self._world.nodes.values() if node.alive and node.me != keeper]
-        if self._world.profile.open:  # Founders go one at a time: see `_let_a_founder_go`.
+        if self._world.profile.open:  # Founders go one at a time (`_let_a_founder_go`, `destroy`).
             alive = [node for node in alive if node.me not in self._world.rules.founders]
         if alive:
             self._crash_node(self._random.choice(alive))
@@ -141,6 +142,18 @@ class Faults:
             self._restart(node)
             self._plan_absence()
 
+    def destroy(self, node: SimNode) -> None:
+        """Take away a machine and its disk for good."""
+        self._world.stop_node(node)
+        self.gone.add(node.me)
+        self.destroyed.add(node.me)
+
+    def repair(self, node: SimNode) -> None:
+        """Bring back a machine that counted as gone for good."""
+        self.gone.discard(node.me)
+        self.destroyed.discard(node.me)
+        self._restart(node)
+
     # ── partitions ───────────────────────────────────────────────────────────────────────────────
 
     def _cut(self) -> None:
@@ -192,7 +205,7 @@ class Faults:
         """
         if self._active:
             return
-        for peer in sorted(self.gone.intersection(voters)):
+        for peer in sorted(self.gone.intersection(voters) - self.destroyed):
             self.gone.remove(peer)
             self._world.clock.after(0.0, partial(self._restart, self._world.nodes[peer]))
 

@@ -63,6 +63,10 @@ class Profile:
     """Mean seconds until a founder leaves, counted from the time at which all are present."""
     founder_away_s: tuple[float, float] = (0.2, 14.0)
 
+    delegates: int = 0
+    """Number of volunteers to which the organiser delegates votes. The founders are then lost
+    for good, one after another."""
+
     @property
     def open(self) -> bool:
         return self.sybils > 0
@@ -200,6 +204,16 @@ PROFILES: dict[str, Profile] = {
             seeds_among_peers=1,
             loss=0.01,
             faults_s=40.0,
+            settle_s=150.0,
+        ),
+        Profile(
+            "delegated",
+            sybils=4,
+            delegates=6,
+            crash_every_s=10.0,
+            loss=0.01,
+            reduce_half_done=0.05,
+            faults_s=90.0,
             settle_s=150.0,
         ),
         Profile(

@@ -86,7 +86,7 @@ def world_of(
     if profile.open:
         # All founders but one can be seeds, and all other trainers can be liars. So a single honest
         # participant must be enough.
-        rules = replace(rules, founders_vote=True, participants_min=1, reduce_s=20.0)
+        rules = replace(rules, founders_vote=True, participants_min=1, reduce_s=20.0, absent_s=4.0)
     return SimWorld(Random(f"{profile.name}/{seed}"), rules, profile)
 
 

@@ -18,12 +18,14 @@ from p2ptrain.ledger.messages.messages import Accept, Promise, Propose
 from p2ptrain.ledger.messages.peer_reports import SnapshotTaken
 from p2ptrain.simulation.amending import Amending
 from p2ptrain.simulation.checkers.accountability import LiarsAreExposed
+from p2ptrain.simulation.checkers.delegation_watch import checkers_of_delegation
 from p2ptrain.simulation.checkers.founders_watch import checkers_of_open_runs
 from p2ptrain.simulation.checkers.lines import Lines
 from p2ptrain.simulation.checkers.spec_rules import all_checkers
 from p2ptrain.simulation.checkers.troubles import Troubles
 from p2ptrain.simulation.checkers.watching import Decision
 from p2ptrain.simulation.clock import Action, Clock, NodeClock
+from p2ptrain.simulation.delegating import Delegating, lying_volunteers, volunteers_of
 from p2ptrain.simulation.disk import SimDisk
 from p2ptrain.simulation.faults import Faults
 from p2ptrain.simulation.liars.liar import Liar
@@ -72,13 +74,16 @@ class SimWorld:
         self.lines = Lines(self.latest)
         self.sybils = crowd_of(random, profile.sybils)
         self.tricks = tricks_of(random) if self.sybils else frozenset()
-        self.liars = frozenset((*_liars(rules, profile), *self.sybils))
+        self.volunteers = volunteers_of(profile)
+        lying = lying_volunteers(random, self.volunteers)
+        self.liars = frozenset((*_liars(rules, profile), *self.sybils, *lying))
         self.spoilers = rules.founders[len(rules.founders) - profile.spoilers :]
         self.said_goodbye: set[PeerId] = set()
         known = self.liars, self.troubles
         self.checkers = all_checkers(rules, *known, profile, self.lines, self.rings.spoilers)
         if profile.open:
             self.checkers += checkers_of_open_runs(rules, *known, self.said_goodbye)
+            self.checkers += checkers_of_delegation(rules, *known)
         self.exposure = next(it for it in self.checkers if isinstance(it, LiarsAreExposed))
         self.trace: Trace | None = None
         self.nodes: dict[PeerId, SimNode] = {}
@@ -90,6 +95,7 @@ class SimWorld:
         self._disks: dict[PeerId, SimDisk] = {}
         self.faults = Faults(self)
         self.amending = Amending(self)
+        self.delegating = Delegating(self)
         for index, name in enumerate(rules.founders):
             self.add_node(name, trains=index >= profile.seeds_among_peers)
 

@@ -12,6 +12,7 @@ from p2ptrain.errors import LocalProtocolError, RemoteProtocolError
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain.apply import genesis
 from p2ptrain.ledger.chain.values import (
+    DELEGATES_MAX,
     MEMBERS_MAX,
     Branch,
     Entry,
@@ -19,6 +20,7 @@ from p2ptrain.ledger.chain.values import (
     Participant,
     Roster,
     Skip,
+    Terms,
     Vote,
 )
 from p2ptrain.ledger.messages.messages import (
@@ -41,7 +43,7 @@ from p2ptrain.ledger.messages.messages import (
 )
 from p2ptrain.ledger.messages.wire import decode, encode
 from p2ptrain.net.gossip.frames import PAYLOAD_BYTES_MAX
-from p2ptrain.testing.ledgers import certify, peers, small_rules
+from p2ptrain.testing.ledgers import certify, digest, peers, small_rules
 
 A, B, C = peers("a b c")
 RULES = small_rules()
@@ -150,7 +152,9 @@ def test_largest_proposal_can_be_gossiped() -> None:
     """The largest proposal contains the promises of all voters, each with an accepted value."""
     names = tuple(PeerId(f"12D3KooW{index:044d}") for index in range(MEMBERS_MAX))
     parts = tuple(Participant(name, 10**9, 10**4) for name in names)
-    entry, signed = Entry(1, genesis(RULES).head, Roster(0, 0, names, (), parts)), bytes(64)
+    terms = Terms(1, 1, digest("amendment"), 1, voters=names[:DELEGATES_MAX])
+    roster = Roster(0, 0, names, (), parts, terms=terms)
+    entry, signed = Entry(1, genesis(RULES).head, roster), bytes(64)
     proofs = tuple(PromiseProof(name, 99, entry.digest, signed, signed) for name in names)
     assert len(encode(Propose(100, entry, signed, proofs))) <= PAYLOAD_BYTES_MAX
 

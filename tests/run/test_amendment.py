@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2ptrain.archive.outer_step import inner_rates
-from p2ptrain.encoding import pack
+from p2ptrain.encoding import pack, unpack
 from p2ptrain.errors import ConfigError, RemoteProtocolError
 from p2ptrain.identity import Identity
 from p2ptrain.ipc.trainer_config import Schedule
@@ -18,6 +18,7 @@ from p2ptrain.ledger.chain.values import Terms
 from p2ptrain.run import Amendment, Leg, Run, Signed, SignedAmendment
 from p2ptrain.run.amendment import AMENDMENT_BYTES_MAX
 from p2ptrain.run.files import amendments_in, load_amendments, save_amendments
+from p2ptrain.run.reading import plain
 from p2ptrain.sync import SyncSpec
 from p2ptrain.trainer.rank.schedule import learning_rate
 from tests.run.conftest import tiny_run
@@ -25,6 +26,7 @@ from tests.run.conftest import tiny_run
 ORGANISER = Identity.from_seed(b"o" * 32)
 RUN = tiny_run(ORGANISER)
 INNER = RUN.manifest.inner
+MANY = tuple(sorted(Identity.from_seed(bytes([number]) * 32).peer for number in range(17)))
 
 
 def amendment(**changes: object) -> Amendment:
@@ -41,6 +43,35 @@ def test_amendment_survives_encoding() -> None:
     assert made.terms == Terms(1, 2, made.digest, INNER.steps * 2)
     assert signed().terms.blocks is None
     assert len(made.to_bytes()) < AMENDMENT_BYTES_MAX / 2
+
+
+def test_amendment_without_delegates_has_the_same_fields_as_before() -> None:
+    names = {"run", "number", "step", "lr", "inner_steps", "codec", "codec_block"}
+    payload = unpack(signed().signed.payload, bytes_max=AMENDMENT_BYTES_MAX)
+    assert payload.keys() == names | {"outer_lr", "outer_momentum"}  # type: ignore[attr-defined]
+
+
+def test_delegates_are_signed_agreed_and_in_force() -> None:
+    anybody = dataclasses.replace(RUN.manifest, admission="open")
+    run = Run.publish(ORGANISER, anybody)
+    both = Amendment(run.id, 1, 2, admitters=MANY[:16], voters=MANY[1:])
+    made = SignedAmendment.publish(ORGANISER, both, run)
+    assert SignedAmendment.from_bytes(made.to_bytes(), run) == made
+    assert made.terms == Terms(1, 2, made.digest, voters=MANY[1:])
+    assert "peers with a delegated vote" in both.words
+    revoked = Amendment(run.id, 3, 9, admitters=())
+    first = Leg(run.manifest).amended(both)
+    legs = [first, first.amended(Amendment(run.id, 2, 4, lr=0.1)), first.amended(revoked)]
+    assert [leg.admitters for leg in legs] == [MANY[:16], MANY[:16], ()]
+    assert "admit volunteers none" in revoked.words
+
+
+def test_votes_are_delegated_only_in_open_runs_and_only_to_others() -> None:
+    with pytest.raises(ValueError, match="members of this run earn their votes"):
+        amendment(voters=MANY[:1]).check(RUN.manifest)
+    anybody = dataclasses.replace(RUN.manifest, admission="open")
+    with pytest.raises(ValueError, match="no founder, since founders vote"):
+        amendment(voters=(ORGANISER.peer,)).check(anybody)
 
 
 def test_values_that_are_not_amended_stay_unchanged() -> None:
@@ -133,6 +164,9 @@ def test_run_with_averages_one_step_late_cannot_change_h() -> None:
         {"codec_block": 1 << 20},
         {"outer_lr": 0.0},
         {"outer_momentum": 1.0},
+        {"admitters": MANY},
+        {"voters": MANY[1::-1]},
+        {"voters": ("a peer",)},
     ],
     ids=str,
 )
@@ -157,12 +191,16 @@ def test_invalid_amendment_cannot_be_made(changes: dict[str, object]) -> None:
         {"codec": 8},
         {"codec": "int3"},
         {"more": 1},
+        {"admitters": None},
+        {"admitters": "a peer"},
+        {"admitters": [ORGANISER.peer, ORGANISER.peer]},
+        {"voters": ["a peer"]},
+        {"voters": [ORGANISER.peer]},
     ],
     ids=str,
 )
 def test_malformed_amendment_is_refused_although_it_is_signed(changes: dict[str, object]) -> None:
-    names = [field.name for field in dataclasses.fields(Amendment)]
-    value = {name: getattr(amendment(), name) for name in names} | changes
+    value = plain(amendment(), optional=("admitters", "voters")) | changes
     document = Signed.by(ORGANISER, "amendment", pack(value))
     with pytest.raises(RemoteProtocolError):
         SignedAmendment.from_bytes(document.to_bytes(), RUN)

@@ -22,7 +22,7 @@ from p2ptrain.ledger.chain.founders import founders_of, roster_fault
 from p2ptrain.ledger.chain.leases import Leases
 from p2ptrain.ledger.chain.rules import Rules
 from p2ptrain.ledger.chain.state import STRETCHES_MAX, LedgerState, Phase, Stretch
-from p2ptrain.ledger.chain.values import Branch, Commit, Entry, Heal, Roster, Skip, Value
+from p2ptrain.ledger.chain.values import Branch, Commit, Entry, Heal, Roster, Skip, Terms, Value
 
 
 def genesis(rules: Rules) -> LedgerState:
@@ -97,9 +97,7 @@ def why_invalid(rules: Rules, state: LedgerState, value: Value) -> str:
 def _roster_fault(rules: Rules, state: LedgerState, roster: Roster) -> str:
     if roster.attempt != state.attempt:
         return f"it has attempt {roster.attempt}, but attempt {state.attempt} comes next"
-    if roster.terms is not None and (
-        fault := terms.amendment_fault(state.terms, state.step, roster.terms)
-    ):
+    if roster.terms is not None and (fault := _amendment_fault(rules, state, roster.terms)):
         return fault
     if not roster.participants:
         return _membership_only_fault(state, roster) or _membership_fault(rules, state, roster)
@@ -109,6 +107,12 @@ def _roster_fault(rules: Rules, state: LedgerState, roster: Roster) -> str:
         count = len(roster.participants)
         return f"it has {count} participants; {rules.participants_min} are needed"
     return _membership_fault(rules, state, roster) or _participants_fault(rules, state, roster)
+
+
+def _amendment_fault(rules: Rules, state: LedgerState, named: Terms) -> str:
+    if named.voters is not None and not rules.founders_vote:
+        return f"amendment {named.number} delegates votes, but this is not an open run"
+    return terms.amendment_fault(state.terms, state.step, named)
 
 
 def _membership_only_fault(state: LedgerState, roster: Roster) -> str:
@@ -129,8 +133,8 @@ def _membership_fault(rules: Rules, state: LedgerState, roster: Roster) -> str:
         return "it keeps none of the voters"
     if len(added) > len(kept):
         return f"it has {len(added)} new voters and keeps only {len(kept)}"
-    if (founders := founders_of(rules)) is not None:
-        return roster_fault(founders, roster)
+    if (founders := founders_of(rules, state)) is not None:
+        return roster_fault(founders, state, roster)
     for voter in added:
         if voter not in state.proven:
             return f"{voter} cannot become a voter before it takes part in a committed update"

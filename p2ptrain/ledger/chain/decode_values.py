@@ -91,10 +91,12 @@ def _participant(plain: object) -> Participant:
 
 
 def terms_from_plain(plain: object, field: str = "terms") -> Terms:
-    number, step, digest, blocks = read_exactly(plain, 4, "an amendment")
+    parts = read_list(plain, "an amendment", length_max=5)
+    number, step, digest, blocks = read_exactly(list(parts[:4]), 4, "an amendment")
     counts = read_int(number, "number"), read_int(step, "step")
     named = read_digest(digest, "amendment")
-    return built(Terms, *counts, named, optional(read_int)(blocks, "blocks"))
+    delegates = (peers_from_plain(part, "a delegate") for part in parts[4:])
+    return built(Terms, *counts, named, optional(read_int)(blocks, "blocks"), *delegates)
 
 
 def _schedule(value: object, field: str) -> Schedule:

@@ -26,6 +26,9 @@ class Rules:
       after `branch_after_s`.
     - `founders_vote`: only founders ever vote, as in open runs (see `founders`).
     - `reduce_s`: a reduce fails if no report about it arrives for this long.
+    - `absent_s`: a voter that has been down for this long loses its vote, in an open run with
+      delegates. Half an hour is longer than a machine takes to restart or to be updated. A founder
+      that is back gets its vote again at once.
     """
 
     run: RunId
@@ -44,6 +47,7 @@ class Rules:
     branch_after_s: float = 600.0
     founders_vote: bool = False
     reduce_s: float = math.inf
+    absent_s: float = 1800.0
 
     def __post_init__(self) -> None:
         _check(is_digest(self.run), "the run's name must be a digest")
@@ -76,6 +80,7 @@ _POSITIVE = (
     "round_timeout_s",
     "branch_after_s",
     "reduce_s",
+    "absent_s",
 )
 
 

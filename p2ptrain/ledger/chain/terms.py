@@ -1,9 +1,10 @@
 """The terms (amendments of the run's settings) in force in each outer step.
 
-The ledger does not know what an amendment says. It knows the amendment's digest, its number, the
-outer step from which it is in force, and the number of blocks in a lease from then on. An amendment
-is agreed when a roster of an earlier outer step names it. So the terms of an outer step never
-change once training for it has begun.
+The ledger does not know what an amendment says. It knows the amendment's digest, its number, and
+the outer step from which it is in force. It also knows two effects: the number of blocks in a lease
+from then on, and the delegates (peers that may vote in addition to the founders of an open run). An
+amendment is agreed when a roster of an earlier outer step names it. So the terms of an outer step
+never change once training for it has begun.
 """
 
 from __future__ import annotations

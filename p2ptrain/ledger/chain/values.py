@@ -44,6 +44,11 @@ class Participant:
 TERMS_MAX = 64
 """Maximum number of amendments of a run. The organiser makes each by hand, so 64 is enough."""
 
+DELEGATES_MAX = 16
+"""Maximum number of peers to which an organiser delegates a vote at the same time. The list is in a
+roster and, for each amendment, in the state: 64 amendments with 16 peers each take 60 kB.
+"""
+
 LEASE_BLOCKS_MAX = 1 << 20
 """Maximum number of data blocks in one lease. A larger lease is a mistake."""
 
@@ -52,21 +57,33 @@ LEASE_BLOCKS_MAX = 1 << 20
 class Terms:
     """An amendment, identified by its number and digest. It takes effect in outer step `step`.
     `blocks` is the size of a lease from then on, or None if the amendment does not change it.
+    `voters` are the delegates from then on, sorted: peers that may vote in addition to the founders
+    of an open run. It is None if the amendment does not change them, and empty if it revokes all.
     """
 
     number: int
     step: int
     digest: Digest
     blocks: int | None = None
+    voters: tuple[PeerId, ...] | None = None
 
     def __post_init__(self) -> None:
         check(self.number > 0 and self.step > 0, "an amendment's number and step start at 1")
         check(is_digest(self.digest), "an amendment's name must be a digest")
         fits = self.blocks is None or 0 < self.blocks <= LEASE_BLOCKS_MAX
         check(fits, f"a lease must have 1 to {LEASE_BLOCKS_MAX} blocks")
+        named = list(self.voters or ())
+        check(
+            len(named) <= DELEGATES_MAX, f"at most {DELEGATES_MAX} peers can have delegated votes"
+        )
+        check(named == sorted(set(named)), "delegates must be sorted, and each must be named once")
 
     def plain(self) -> list[object]:
-        return [self.number, self.step, self.digest, self.blocks]
+        """Return the amendment as a list. Without delegates, it is the same as in versions that
+        did not know them, so that old entries keep their digests.
+        """
+        old = [self.number, self.step, self.digest, self.blocks]
+        return old if self.voters is None else [*old, list(self.voters)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,12 @@ from p2ptrain.ledger.chain.state import LedgerState, Phase
 from p2ptrain.ledger.chain.values import Branch, Commit, Heal, Roster, Terms, Value
 from p2ptrain.ledger.paxos.height_policy import Answer, Judgement
 from p2ptrain.ledger.policy.blame import DOUBT_MIN
-from p2ptrain.ledger.policy.membership import dropped_for_nothing, too_few_left, unasked
+from p2ptrain.ledger.policy.membership import (
+    disarming,
+    dropped_for_nothing,
+    too_few_left,
+    unasked,
+)
 from p2ptrain.ledger.policy.participants import (
     could_take_part,
     first_participants,
@@ -79,7 +84,7 @@ def may_accept(
         if founders is not None:
             if few := too_few_left(founders, state, reports, value):
                 return Judgement(Answer.LATER, few)
-            fault = dropped_for_nothing(founders, state, reports, value)
+            fault = dropped_for_nothing(founders, state, reports, value, now)
         fault = fault or ("" if forced else _unasked(state, reports, value))
         fault = fault or ("" if late else _usurped(rules, state, reports, value, now))
         fault = fault or ("" if late else _self_serving(rules, state, reports, value, proposer))
@@ -145,6 +150,9 @@ def _usurped(rules: Rules, state: LedgerState, reports: Reports, roster: Roster,
     """
     if stranger := _unasked(state, reports, roster):
         return stranger
+    named = roster.terms
+    if named is not None and (stop := disarming(reports.founders, state, reports, named)):
+        return stop
     names, taking = set(roster.members), set(roster.peers)
     opened = state.roster
     fallen = suspicion_of(state, reports).fallen(len(opened.peers)) if opened is not None else set()

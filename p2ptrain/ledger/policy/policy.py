@@ -24,6 +24,7 @@ from p2ptrain.ledger.policy import accept, participants
 from p2ptrain.ledger.policy.close_reduce import while_reducing
 from p2ptrain.ledger.policy.grace import grace_after
 from p2ptrain.ledger.policy.incremental import ReadyTally, Tally, tally_of_reduce
+from p2ptrain.ledger.policy.membership import disarming
 from p2ptrain.ledger.policy.open_reduce import while_gathering
 from p2ptrain.ledger.policy.participants import Readiness
 from p2ptrain.ledger.policy.reduce_order import Arrange, arranged
@@ -70,7 +71,11 @@ class Policy:
         return look_at is None or now < look_at
 
     def complete(self, value: Value) -> Value:
-        return amended(arranged(value, self.arrange), self.state.terms, self.reports.terms)
+        state, reports = self.state, self.reports
+        known = [
+            each for each in reports.terms if not disarming(reports.founders, state, reports, each)
+        ]
+        return amended(arranged(value, self.arrange), state.terms, known)
 
     def causes(self, value: Value) -> tuple[Evidence, ...]:
         """Return the evidence against the founders that the roster `value` would deprive of their

@@ -89,12 +89,12 @@ class Reports:
     - `lost_time`: how long outer steps and failed attempts take.
     - `outranked_by`: the first entry that differs from ours in a verified chain that outranks ours.
     - `terms`: the amendments on this node's disk.
-    - `members`: the members, and all founders in an open run. There is always room for their
-      reports.
-    - `founders`: the founders in a run in which only they vote, else None.
-    - `returned`: founders that were down, are up again, and have not been ready since then. A
-      founder of an open run keeps its place while it is down, but the others do not wait for it
-      while it fetches what it missed.
+    - `members`: the members, and in an open run all founders and delegates. There is always room
+      for their reports.
+    - `founders`: the founders and delegates in a run in which only they vote, else None.
+    - `returned`: founders and delegates that were down, are up again, and have not been ready since
+      then. A voter of an open run keeps its place while it is down, but the others do not wait for
+      it while it fetches what it missed.
     """
 
     me: PeerId
@@ -128,18 +128,18 @@ class Reports:
     founders: Founders | None = None
     returned: set[PeerId] = field(default_factory=set)
 
-    @classmethod
-    def of(cls, rules: Rules, me: PeerId) -> Reports:
-        """Return the reports of a node that has not received any report yet."""
-        return cls(me, founders=founders_of(rules))
-
     @property
     def own_snapshots(self) -> dict[int, Digest]:
         return self.snapshots.get(self.me, {})
 
-    def know(self, members: frozenset[PeerId]) -> frozenset[PeerId]:
-        """Reserve room for `members`, and for founders that are away. Return `members`."""
-        self.members = members if self.founders is None else members | self.founders.names
+    def know(self, rules: Rules, state: LedgerState) -> frozenset[PeerId]:
+        """Reserve room for the members, and for founders and delegates that are away. Call this
+        before all other methods, and after each entry. Return the members.
+        """
+        self.members = members = frozenset(state.since)
+        self.founders = founders_of(rules, state)
+        if self.founders is not None:
+            self.members |= self.founders.names | self.founders.delegates
         self.falls = {peer: times for peer, times in self.falls.items() if peer in self.members}
         return members
 
@@ -157,6 +157,10 @@ class Reports:
     def long_down(self, now: float) -> set[PeerId]:
         """Return the peers that are down, except flapping ones that went down in the last 3 s."""
         return {peer for peer in self.down if not self._has_just_flapped(peer, now)}
+
+    def down_at_least(self, seconds: float, now: float) -> set[PeerId]:
+        """Return the peers that this node has considered down for at least `seconds`."""
+        return {peer for peer in self.down if now - self.falls.get(peer, (now, now))[1] >= seconds}
 
     def _has_just_flapped(self, peer: PeerId, now: float) -> bool:
         earlier, last = self.falls.get(peer, (-math.inf, -math.inf))
@@ -252,7 +256,7 @@ class Reports:
                 self.down.add(peer)
             case PeerUp(peer) if peer in self.down:
                 self.down.discard(peer)
-                if self.founders is not None and peer in self.founders.names:
+                if self.founders is not None and self.founders.may_vote(peer):
                     self.returned.add(peer)
             case Joining(peer) if peer not in self.joining:
                 self._note_joining(peer)

@@ -26,27 +26,33 @@ WELL_S = 10.0
 
 @dataclass(slots=True)
 class OnlyFoundersVote(Watch):
-    """F1: only founders are voters, and only their votes are in certificates."""
+    """F1: only founders and delegates are voters, and only their votes are in certificates. A
+    delegate may vote until the first roster of the step that revokes it."""
 
     rules: Rules
+    named: set[PeerId] = field(default_factory=set)
+    """Peers that were ever delegates in the current outer step or an earlier one."""
 
     def on_decision(self, decision: Decision) -> None:
-        founders = set(self.rules.founders)
-        strangers = set(decision.certified.certificate.voters) - founders
+        founders, before = set(self.rules.founders), decision.before
+        self.named |= delegates_at(before, before.step)
+        strangers = set(decision.certified.certificate.voters) - founders - self.named
         if strangers:
             self.object(f"{min(strangers)} voted at height {decision.after.height}")
         if not founders.isdisjoint(decision.after.learners):
             self.object(f"a founder is a learner at height {decision.after.height}")
 
     def on_state(self, peer: PeerId, state: LedgerState) -> None:
-        strangers = set(state.voters) - set(self.rules.founders)
+        self.named |= delegates_at(state, state.step)
+        strangers = set(state.voters) - set(self.rules.founders) - self.named
         if strangers:
             self.object(f"{peer} has {min(strangers)} as a voter at height {state.height}")
 
 
 @dataclass(slots=True)
 class FoundersKeepTheirVotes(Watch):
-    """F2: a founder loses its vote only by its own goodbye while it is away, or because it lied.
+    """F2: a voter loses its vote only by its own goodbye while it is away, because it lied, because
+    it was revoked (F6), or because it is gone and delegates replace it (F7).
 
     `said_goodbye` contains all founders that have ever left; the world fills it. With a liar among
     the voters, later rounds are exempt: the liar may have claimed that such a roster was already
@@ -54,6 +60,7 @@ class FoundersKeepTheirVotes(Watch):
     have to propose it again long after the founder has returned.
     """
 
+    rules: Rules
     said_goodbye: Container[PeerId]
     troubles: Troubles
     liars: frozenset[PeerId]
@@ -68,13 +75,18 @@ class FoundersKeepTheirVotes(Watch):
             return
         if self.liars.intersection(decision.before.voters) and decision.certified.certificate.round:
             return
+        named = delegates_at(decision.before, decision.before.step)
         for voter in decision.before.voters:
             if voter in decision.after.voters or voter in self.liars:
+                continue
+            if voter not in {*self.rules.founders, *named}:
                 continue
             since = self.troubles.since.get(voter)
             proposed_s = self.proposed_s.get(decision.certified.entry.digest, self.troubles.now)
             is_well = since is not None and since + WELL_S < proposed_s
-            if is_well or voter not in self.said_goodbye:
+            was_away = self.troubles.was_away(voter, self.rules.absent_s / 2, proposed_s)
+            may_go = voter in self.said_goodbye or (bool(named) and was_away)
+            if is_well or not may_go:
                 self.object(f"{voter} lost its vote at height {decision.after.height}")
 
 
@@ -85,12 +97,15 @@ class OneLossIsBorne(Watch):
 
     rules: Rules
     liars: frozenset[PeerId]
+    lying: set[PeerId] = field(default_factory=set)
+    """Liars that were voters at some time."""
 
     def on_decision(self, decision: Decision) -> None:
         founders, voters = self.rules.founders, decision.after.voters
         if not self._survives(founders) or isinstance(decision.value, Branch):
             return
-        evicted = [it for it in founders if it in self.liars and it not in voters]
+        self.lying |= self.liars.intersection(decision.before.voters)
+        evicted = sorted(self.lying.difference(voters))
         if not self._survives((*voters, *evicted)):
             self.object(f"only {len(voters)} voters are left at height {decision.after.height}")
 
@@ -121,24 +136,31 @@ class FoundersComeBack(Watch):
 
 @dataclass(slots=True)
 class OnlyThePresentReturn(Watch):
-    """F4: a founder that has been away for some time does not become a voter."""
+    """F4: a peer that has been away for some time does not become a voter."""
 
     rules: Rules
     troubles: Troubles
     away_since: dict[tuple[PeerId, int], float] = field(default_factory=dict)
-    """Start of each absence, by founder and number of absences so far: a founder may return and
-    leave again between two entries."""
+    """Start of each absence, by peer and number of absences so far: a peer may return and leave
+    again between two entries."""
 
     def on_decision(self, decision: Decision) -> None:
         now, well = self.troubles.now, self.troubles.since
-        for founder in set(self.rules.founders) - well.keys():
-            absence = (founder, self.troubles.causes[founder])
+        for peer in {*self.rules.founders, *decision.after.voters} - well.keys():
+            absence = (peer, self.troubles.causes[peer])
             since = self.away_since.setdefault(absence, now)
-            is_new = founder in decision.after.voters and founder not in decision.before.voters
+            is_new = peer in decision.after.voters and peer not in decision.before.voters
             if is_new and decision.is_first and now > since + WELL_S:
-                self.object(
-                    f"{founder} became a voter at {decision.after.height} while it was away"
-                )
+                self.object(f"{peer} became a voter at {decision.after.height} while it was away")
+
+
+def delegates_at(state: LedgerState, step: int) -> frozenset[PeerId]:
+    """Return the peers with a delegated vote in outer step `step`, as far as `state` shows."""
+    named: tuple[PeerId, ...] = ()
+    for terms in state.terms:
+        if terms.step <= step and terms.voters is not None:
+            named = terms.voters
+    return frozenset(named)
 
 
 def checkers_of_open_runs(
@@ -146,7 +168,7 @@ def checkers_of_open_runs(
 ) -> list[Watch]:
     checkers: list[Watch] = [
         OnlyFoundersVote(rules),
-        FoundersKeepTheirVotes(said_goodbye, troubles, liars),
+        FoundersKeepTheirVotes(rules, said_goodbye, troubles, liars),
         OneLossIsBorne(rules, liars),
         OnlyThePresentReturn(rules, troubles),
     ]

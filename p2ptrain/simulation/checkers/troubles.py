@@ -7,14 +7,22 @@ from collections import Counter
 from p2ptrain.ids import PeerId
 from p2ptrain.simulation.clock import Clock
 
+NOTICED_S = 3.0
+"""A peer that was back for a shorter time may have gone again before others noticed: this is one
+heartbeat, and some time for messages that were lost."""
+
 
 class Troubles:
     """`causes` counts the events that give others a reason to drop a peer. `since` maps each
-    healthy peer to the time at which it became healthy. Others do not wait for `slow` peers."""
+    healthy peer to the time at which it became healthy. `left` maps each peer to the time at which
+    it last stopped being healthy; `went` is the same, but ignores that it was back for too short a
+    time for others to notice. Others do not wait for `slow` peers."""
 
     def __init__(self, clock: Clock) -> None:
         self.causes: Counter[PeerId] = Counter()
         self.since: dict[PeerId, float] = {}
+        self.left: dict[PeerId, float] = {}
+        self.went: dict[PeerId, float] = {}
         self.slow: set[PeerId] = set()
         self._clock = clock
 
@@ -24,7 +32,15 @@ class Troubles:
 
     def begin(self, peer: PeerId) -> None:
         self.causes[peer] += 1
-        self.since.pop(peer, None)
+        since = self.since.pop(peer, None)
+        if peer not in self.left or since is not None:
+            self.left[peer] = self.now
+        if peer not in self.went or (since is not None and since + NOTICED_S <= self.now):
+            self.went[peer] = self.now
 
     def end(self, peer: PeerId) -> None:
         self.since[peer] = self._clock.now
+
+    def was_away(self, peer: PeerId, seconds: float, at_s: float) -> bool:
+        """Return whether the last absence of `peer` began at least `seconds` before `at_s`."""
+        return self.went.get(peer, at_s) + seconds <= at_s

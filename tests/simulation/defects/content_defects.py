@@ -39,8 +39,8 @@ def one_maker_is_enough(patch: Patch) -> None:
 
 
 def newcomers_vote_at_once(patch: Patch) -> None:
-    def next_members(at: LedgerState, reports: object, gone: frozenset[str]) -> object:
-        members = original(at, reports, gone)  # type: ignore[arg-type]
+    def next_members(at: LedgerState, reports: object, *away: object) -> object:
+        members = original(at, reports, *away)  # type: ignore[arg-type]
         return None if members is None else (members[0] + members[1], ())
 
     original = membership.next_members

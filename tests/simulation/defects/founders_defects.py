@@ -30,7 +30,7 @@ def strangers_may_vote(patch: Patch) -> None:
 
     original = membership.unasked
     patch(accept, "unasked", unasked)
-    patch(apply_module, "roster_fault", lambda of, roster: "")
+    patch(apply_module, "roster_fault", lambda of, at, roster: "")
 
 
 def down_is_gone(patch: Patch) -> None:
@@ -45,7 +45,7 @@ def goodbyes_sent_again_count(patch: Patch) -> None:
 
 def founders_dropped_at_will(patch: Patch) -> None:
     """A proposer can drop a founder without a reason."""
-    patch(accept, "dropped_for_nothing", lambda of, at, reports, roster: "")
+    patch(accept, "dropped_for_nothing", lambda of, at, reports, roster, now: "")
 
 
 def goodbyes_below_three(patch: Patch) -> None:

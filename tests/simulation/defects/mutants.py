@@ -10,6 +10,7 @@ from __future__ import annotations
 from tests.simulation.defects import blame_defects as blame
 from tests.simulation.defects import branching_defects as branching
 from tests.simulation.defects import content_defects as content
+from tests.simulation.defects import delegation_defects as delegation
 from tests.simulation.defects import founders_defects as founders
 from tests.simulation.defects import voting_defects as voting
 from tests.simulation.defects.planting import STUCK, Mutant
@@ -25,6 +26,9 @@ _BORNE = ("OneLossIsBorne",)
 _FORKS = ("OneEntryPerHeight",)
 _SIGNED = ("ProposalsAreSigned",)
 _VOTES = ("VotesAreKept",)
+
+_DELEGATED = ("delegated", 16, 3)
+"""World, outer steps and founders. After 16 steps, all founders have been replaced."""
 
 MUTANTS = (
     Mutant("half-is-a-quorum", voting.half_is_a_quorum, _CERTIFICATES, "partitions"),
@@ -81,6 +85,44 @@ MUTANTS = (
         ("FoundersComeBack",),
         "sybils",
         10,
+    ),
+    Mutant("revoked-stay", delegation.revoked_delegates_stay, ("RevokedLeave",), *_DELEGATED),
+    Mutant("lists-at-once", delegation.lists_take_effect_at_once, ("RevokedLeave",), *_DELEGATED),
+    Mutant(
+        "unproven-delegates-vote",
+        delegation.unproven_delegates_vote,
+        ("NewcomersAreFew",),
+        *_DELEGATED,
+    ),
+    Mutant("absent-dropped-at-once", delegation.absent_dropped_at_once, _KEPT, *_DELEGATED),
+    Mutant(
+        "absent-never-dropped",
+        delegation.absent_never_dropped,
+        ("TheAbsentAreReplaced",),
+        "delegated",
+        30,
+        3,
+    ),
+    Mutant("absence-below-three", delegation.absence_below_three, _BORNE, "delegated", 24, 3),
+    Mutant(
+        "stopped-by-a-revocation",
+        delegation.run_is_stopped_by_a_revocation,
+        ("RevocationsAreBorne",),
+        *_DELEGATED,
+    ),
+    Mutant(
+        "volunteers-wait-for-founders",
+        delegation.volunteers_wait_for_founders,
+        ("VolunteersTrain",),
+        "delegated",
+        30,
+        3,
+    ),
+    Mutant(
+        "absent-return-unasked",
+        delegation.absent_founders_return_unasked,
+        ("OnlyThePresentReturn",),
+        *_DELEGATED,
     ),
     Mutant("heals-towards-fewer", branching.heals_towards_fewer, ("HealsGoUp",), "branch", 60),
     Mutant(
