@@ -19,6 +19,7 @@ from p2ptrain.ledger.chain.values import (
 )
 from p2ptrain.simulation import PROFILES
 from p2ptrain.simulation.checkers.delegation_watch import (
+    ADMITTED_ENTRIES,
     COMMITS,
     ROSTERS_MAX,
     DelegatesMayVanish,
@@ -141,8 +142,10 @@ def test_checker_finds_an_electorate_of_two() -> None:
 def test_checker_finds_a_volunteer_that_does_not_take_part() -> None:
     before = state((A, B, C))
     there = roster(before, A, B, C)
-    assert objections(VolunteersTrain(at(30.0, back=(S,)), NOBODY), there) == []
-    assert objections(VolunteersTrain(at(50.0, back=(S,)), NOBODY), there, there) == [
+    entries = [there] * (ADMITTED_ENTRIES + 1)
+    assert objections(VolunteersTrain(at(30.0, back=(S,)), NOBODY), *entries) == []
+    assert objections(VolunteersTrain(at(50.0, back=(S,)), NOBODY), *entries[1:]) == []
+    assert objections(VolunteersTrain(at(50.0, back=(S,)), NOBODY), *entries, there) == [
         "s is not a member at height 1"
     ]
     member = replace(before, learners=(S,), since={**before.since, S: 1})

@@ -19,7 +19,9 @@ ROSTERS_MAX = 4
 may a voter that has restarted since then and measures the absence anew."""
 
 ADMITTED_S = 40.0
-"""Seconds after which a healthy volunteer must be a member."""
+ADMITTED_ENTRIES = 8
+"""A healthy volunteer must be a member after this time and this many entries. A liar and a voter
+that is gone can delay one entry for minutes, and a reduce admits nobody."""
 
 COMMITS = 8
 """Number of commits after which a healthy member must have contributed. Sybils can get it left out
@@ -132,6 +134,8 @@ class VolunteersTrain(Watch):
     liars: frozenset[PeerId]
     told: set[PeerId] = field(default_factory=set)
     missed: Counter[PeerId] = field(default_factory=Counter)
+    outside: Counter[tuple[PeerId, float]] = field(default_factory=Counter)
+    """The number of entries without each peer since the time at which it became healthy."""
 
     def on_decision(self, decision: Decision) -> None:
         if not decision.is_first:
@@ -145,8 +149,12 @@ class VolunteersTrain(Watch):
                 self.missed[peer] += 1
                 self._expect(self.missed[peer] <= COMMITS, peer, "has not trained", after)
         for peer, since in self.troubles.since.items():
-            there = after.is_member(peer) or now <= since + ADMITTED_S
-            self._expect(there, peer, "is not a member", after)
+            if after.is_member(peer):
+                self.outside.pop((peer, since), None)
+                continue
+            self.outside[peer, since] += 1
+            early = now <= since + ADMITTED_S or self.outside[peer, since] <= ADMITTED_ENTRIES
+            self._expect(early, peer, "is not a member", after)
 
     def _expect(self, holds: bool, peer: PeerId, what: str, state: LedgerState) -> None:
         if not holds and peer not in self.told and peer not in self.liars:

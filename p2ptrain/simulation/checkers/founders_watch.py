@@ -65,10 +65,14 @@ class FoundersKeepTheirVotes(Watch):
     troubles: Troubles
     liars: frozenset[PeerId]
     proposed_s: dict[Digest, float] = field(default_factory=dict)
+    gone: dict[Digest, frozenset[PeerId]] = field(default_factory=dict)
+    """For each entry, the peers that had been away for long when it was first proposed."""
 
     def on_vote(self, voter: PeerId, message: Message, disk: SimDisk) -> None:
-        if isinstance(message, Propose):
-            self.proposed_s.setdefault(message.entry.digest, self.troubles.now)
+        if isinstance(message, Propose) and message.entry.digest not in self.gone:
+            self.proposed_s[message.entry.digest] = self.troubles.now
+            gone = self.troubles.away_for(self.rules.absent_s / 2)
+            self.gone[message.entry.digest] = gone
 
     def on_decision(self, decision: Decision) -> None:
         if not decision.is_first or not isinstance(decision.value, Roster):
@@ -84,8 +88,8 @@ class FoundersKeepTheirVotes(Watch):
             since = self.troubles.since.get(voter)
             proposed_s = self.proposed_s.get(decision.certified.entry.digest, self.troubles.now)
             is_well = since is not None and since + WELL_S < proposed_s
-            was_away = self.troubles.was_away(voter, self.rules.absent_s / 2, proposed_s)
-            may_go = voter in self.said_goodbye or (bool(named) and was_away)
+            was_gone = voter in self.gone.get(decision.certified.entry.digest, ())
+            may_go = voter in self.said_goodbye or (bool(named) and was_gone)
             if is_well or not may_go:
                 self.object(f"{voter} lost its vote at height {decision.after.height}")
 

@@ -41,6 +41,11 @@ class Troubles:
     def end(self, peer: PeerId) -> None:
         self.since[peer] = self._clock.now
 
-    def was_away(self, peer: PeerId, seconds: float, at_s: float) -> bool:
-        """Return whether the last absence of `peer` began at least `seconds` before `at_s`."""
-        return self.went.get(peer, at_s) + seconds <= at_s
+    def away_for(self, seconds: float) -> frozenset[PeerId]:
+        """Return the peers that may have seemed away for `seconds`. A peer that came back within
+        the last NOTICED_S counts, since others may not have noticed.
+        """
+        long_s = self.now - seconds
+        absent = {peer for peer, went in self.went.items() if went <= long_s}
+        back = {peer for peer, since in self.since.items() if since + NOTICED_S <= self.now}
+        return frozenset(absent - back)
