@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from p2ptrain.errors import counted
 
 if TYPE_CHECKING:
-    from p2ptrain.run import Run
+    from p2ptrain.run import Run, RunManifest
     from p2ptrain.sync import SyncSpec
 
 
@@ -20,6 +20,8 @@ def run_facts(run: Run) -> dict[str, object]:
         "run": run.id,
         "name": manifest.name,
         "organiser": manifest.organiser,
+        "co_organisers": list(manifest.organisers.peers),
+        "signatures_min": manifest.organisers.signatures_min,
         "created_unix": manifest.created_unix,
         "admission": manifest.admission,
         "quorum": manifest.policy.quorum,
@@ -64,6 +66,7 @@ def run_lines(run: Run) -> list[str]:
     return [
         f"run       {manifest.name} ({run.id})",
         f"signed by {label(manifest.organiser)}, {created}",
+        *_organiser_lines(manifest),
         f"admission {manifest.admission}; founders: {len(manifest.founders)}",
         f"model     {parameters / 1e6:.2f} M parameters: {counted(model.layers, 'layer')} of width "
         f"{model.width}, {counted(model.heads, 'head')}, vocabulary {model.vocab}, "
@@ -85,6 +88,16 @@ def run_lines(run: Run) -> list[str]:
         f"bound     a participant may change each weight by at most {manifest.influence_max:.3g} "
         "before the average of an outer step",
     ]
+
+
+def _organiser_lines(manifest: RunManifest) -> Iterator[str]:
+    """Yield the line about the co-organisers; none if there are none."""
+    from p2ptrain.names import label
+
+    if others := manifest.organisers.peers:
+        names = ", ".join(map(label, others))
+        least = counted(manifest.organisers.signatures_min, "organiser signs", "organisers sign")
+        yield f"with      {names} as co-organisers; {least} each allowlist and amendment"
 
 
 def _joining_lines(asked: int, state: str) -> Iterator[str]:

@@ -6,6 +6,7 @@ their tokens and denials.
 
 from p2ptrain.run.allowlist import Allowlist, SignedAllowlist
 from p2ptrain.run.amendment import Amendment, Leg, SignedAmendment
+from p2ptrain.run.co_organisers import CoOrganisers
 from p2ptrain.run.data_index import DataIndex
 from p2ptrain.run.denial import Denial, SignedDenial
 from p2ptrain.run.envelope import Signed
@@ -26,6 +27,7 @@ from p2ptrain.run.token import SignedToken, Ticket, Token
 __all__ = [
     "Allowlist",
     "Amendment",
+    "CoOrganisers",
     "CodecSpec",
     "DataIndex",
     "DataSpec",

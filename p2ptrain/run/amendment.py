@@ -17,20 +17,25 @@ from blake3 import blake3
 
 from p2ptrain.encoding import pack
 from p2ptrain.errors import ConfigError, RemoteProtocolError
-from p2ptrain.identity import Identity
-from p2ptrain.ids import Digest, RunId
+from p2ptrain.identity import Identity, is_peer_id
+from p2ptrain.ids import Digest, PeerId, RunId
 from p2ptrain.ledger.chain.values import Terms
-from p2ptrain.run.envelope import Signed
+from p2ptrain.names import label
+from p2ptrain.run.envelope import COSIGNATURES_BYTES_MAX, Signed
 from p2ptrain.run.manifest import BLOCK_MAX, BLOCK_MIN, INFLUENCE_MAX, CodecName, Run, RunManifest
 from p2ptrain.run.organiser import said_by_organiser
 from p2ptrain.run.reading import plain
 
 KIND = "amendment"
-AMENDMENT_BYTES_MAX = 1024
-"""Maximum length of a signed amendment; typical ones have about 500 bytes. The limit is low so that
-lists of amendments are cheap to send."""
+AMENDMENT_BYTES_MAX = 1536 + COSIGNATURES_BYTES_MAX
+"""Maximum length of a signed amendment; typical ones have about 500 bytes, and one that names
+sixteen delegates has 1,350. The limit is low so that lists of amendments are cheap to send."""
+
+ADMITTERS_MAX = 16
+"""Maximum number of delegates at the same time. Their grants travel to every newcomer."""
 
 NUMBER_MAX = 2**53
+_OPTIONAL = ("admitters",)
 RATE_MAX = 100.0
 """Maximum learning rate. Our optimizers fail to learn even at a tenth of it."""
 
@@ -53,6 +58,8 @@ class Amendment:
     codec_block: int | None = None
     outer_lr: float | None = None
     outer_momentum: float | None = None
+    admitters: tuple[PeerId, ...] | None = None
+    """The complete list of the members that may admit volunteers from `step` on, sorted."""
 
     def __post_init__(self) -> None:
         numbers = f"1 to {NUMBER_MAX}"
@@ -70,13 +77,13 @@ class Amendment:
         _require(self.codec in (None, *codecs), "codec", self.codec, f"one of {', '.join(codecs)}")
         fits = block is None or BLOCK_MIN <= block <= BLOCK_MAX
         _require(fits, "codec_block", block, f"{BLOCK_MIN} to {BLOCK_MAX}")
+        _check_admitters(self.admitters)
         _require(bool(self.changes), "number of changes", 0, "at least 1")
 
     @property
     def changes(self) -> dict[str, object]:
         """The new values by name."""
-        names = ("lr", "inner_steps", "codec", "codec_block", "outer_lr", "outer_momentum")
-        return {name: value for name in names if (value := getattr(self, name)) is not None}
+        return {name: value for name in _WORDS if (value := getattr(self, name)) is not None}
 
     @property
     def facts(self) -> dict[str, object]:
@@ -86,7 +93,7 @@ class Amendment:
     @property
     def words(self) -> str:
         """The amendment in words, for users."""
-        said = ", ".join(f"{_WORDS[name]} {value}" for name, value in self.changes.items())
+        said = ", ".join(f"{_WORDS[name]} {_shown(value)}" for name, value in self.changes.items())
         return f"{said} from outer step {self.step} on"
 
     def check(self, manifest: RunManifest) -> None:
@@ -115,7 +122,21 @@ _WORDS = {
     "codec_block": "codec block",
     "outer_lr": "outer learning rate",
     "outer_momentum": "outer momentum",
+    "admitters": "peers that may admit volunteers",
 }
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, tuple):
+        return " and ".join(map(label, value)) or "none"
+    return str(value)
+
+
+def _check_admitters(peers: tuple[PeerId, ...] | None) -> None:
+    if peers is not None:
+        fits = len(peers) <= ADMITTERS_MAX and all(map(is_peer_id, peers))
+        _require(fits, "admitters", peers, f"at most {ADMITTERS_MAX} peer ids")
+        _require(list(peers) == sorted(set(peers)), "admitters", peers, "sorted and unique")
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,19 +203,31 @@ class SignedAmendment:
         """Sign `amendment`. Raises ValueError, with a message for the user, if it is invalid for
         `run`."""
         amendment.check(run.manifest)
-        return cls._of(amendment, Signed.by(identity, KIND, pack(plain(amendment))), run)
+        payload = pack(plain(amendment, optional=_OPTIONAL))
+        return cls._of(amendment, Signed.by(identity, KIND, payload), run)
 
     @classmethod
-    def from_bytes(cls, data: bytes | memoryview, run: Run) -> SignedAmendment:
-        """Return the amendment of `run` in `data`, which may come from any peer.
+    def from_bytes(
+        cls, data: bytes | memoryview, run: Run, *, signatures_min: int | None = None
+    ) -> SignedAmendment:
+        """Return the amendment of `run` in `data`, which may come from any peer. `signatures_min`
+        is by default the number that the manifest requires.
 
         Raises:
             RunMismatch: it is a valid amendment of another run.
-            RemoteProtocolError: it is malformed, altered, too long, invalid, or not signed by the
-                run's organiser.
+            RemoteProtocolError: it is malformed, altered, too long, invalid, or not signed by
+                enough of the run's organisers.
         """
+        required = run.manifest.organisers.signatures_min
         amendment, signed = said_by_organiser(
-            Amendment, data, run, kind=KIND, bytes_max=AMENDMENT_BYTES_MAX, code="AMEND-SIGNER"
+            Amendment,
+            data,
+            run,
+            kind=KIND,
+            bytes_max=AMENDMENT_BYTES_MAX,
+            code="AMEND-SIGNER",
+            signatures_min=required if signatures_min is None else signatures_min,
+            optional=_OPTIONAL,
         )
         try:
             amendment.check(run.manifest)

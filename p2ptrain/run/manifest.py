@@ -5,6 +5,7 @@
     policy                     quorum, timeouts, snapshots
     genesis, layout            the digests of the first θ and m, and of the parameter layout
     founders, admission        the first voters, and the peers that may take part
+    organisers                 further organisers, and how many of them must sign a document
 
 The run's id is enough to verify a manifest from any source, because it is the manifest's digest.
 The organiser's signature tells volunteers whose run they are helping.
@@ -30,6 +31,7 @@ from p2ptrain.ipc.frames import BLOCKS_MAX
 from p2ptrain.ipc.trainer_config import InnerSpec, ModelSpec
 from p2ptrain.ledger.chain.leases import LEASES_HELD_MAX
 from p2ptrain.names import label
+from p2ptrain.run.co_organisers import NO_CO_ORGANISERS, CoOrganisers
 from p2ptrain.run.envelope import ENVELOPE_BYTES_MAX, Signed
 from p2ptrain.run.reading import from_plain, plain
 from p2ptrain.run.versions import MERGE, VERSION, VERSIONS, check_version, without_merge
@@ -209,6 +211,7 @@ class RunManifest:
     founders: tuple[PeerId, ...]
     admission: Admission
     version: int = VERSION
+    organisers: CoOrganisers = NO_CO_ORGANISERS
 
     def __post_init__(self) -> None:
         _require(self.version in VERSIONS, "version", self.version)
@@ -222,6 +225,8 @@ class RunManifest:
             _require(is_peer_id(founder), "founders", founder)
         _require(len(set(self.founders)) == len(self.founders), "founders", "one is listed twice")
         _require(self.admission in get_args(Admission), "admission", self.admission)
+        others = self.organisers.peers
+        _require(self.organiser not in others, "organisers", "the publisher is listed again")
         _require(self.model.layers <= LAYERS_MAX, "model.layers", self.model.layers)
         _require(self.model.sequence <= SEQUENCE_MAX, "model.sequence", self.model.sequence)
         _require(_parameters_at_least(self.model) <= PARAMETERS_MAX, "model", self.model)
@@ -256,6 +261,11 @@ class RunManifest:
         return self.admission == "open" and self.version >= 2
 
     @property
+    def organiser_keys(self) -> tuple[PeerId, ...]:
+        """The publisher and the co-organisers."""
+        return (self.organiser, *self.organisers.peers)
+
+    @property
     def encrypted(self) -> bool:
         """Whether bulk data between peers is encrypted."""
         return self.policy.encryption == "tls"
@@ -286,6 +296,8 @@ class RunManifest:
     def to_payload(self) -> bytes:
         """Return the canonical bytes. Their digest is the run id."""
         value = {**plain(self), **{name: plain(getattr(self, name)) for name in _SECTIONS}}
+        if self.organisers == NO_CO_ORGANISERS:
+            del value["organisers"]  # Manifests of earlier versions do not have it.
         return pack({**value, "sync": {**plain(self.sync), "merge": MERGE}})
 
     @classmethod
@@ -301,7 +313,10 @@ class RunManifest:
         if not isinstance(value, dict):
             raise RemoteProtocolError("a run manifest is a map")
         check_version(value.get("version"))
+        named = set(value)
         value["sync"] = without_merge(value.get("sync"))
+        if value.setdefault("organisers", _ALONE) == _ALONE and "organisers" in named:
+            raise RemoteProtocolError("the run manifest names no co-organisers, but has the field")
         sections: dict[str, object] = {
             name: from_plain(kind, value.get(name), f"the run manifest's {name}")
             for name, kind in _SECTIONS.items()
@@ -315,6 +330,7 @@ class RunManifest:
             raise RemoteProtocolError(f"the run manifest's {exc}") from exc
 
 
+_ALONE = plain(NO_CO_ORGANISERS)
 _SECTIONS: dict[str, type] = {
     "model": ModelSpec,
     "data": DataSpec,
@@ -323,6 +339,7 @@ _SECTIONS: dict[str, type] = {
     "sync": SyncSpec,
     "codec": CodecSpec,
     "policy": Policy,
+    "organisers": CoOrganisers,
 }
 _FIELDS: dict[str, type] = {
     **dict.fromkeys(_SECTIONS, dict),

@@ -1,17 +1,22 @@
-"""Decode documents that the organiser signs after publishing a run: allowlists and amendments.
+"""Decode documents that organisers sign after publishing a run: allowlists, amendments and others.
 
-Such documents may come from any peer. This module checks the length, the organiser's signature, and
-that the document is for this run. `allowlist` and `amendment` check the content.
+Such documents may come from any peer. This module checks the length, the organisers' signatures,
+and that the document is for this run. `allowlist` and `amendment` check the content.
+
+A run may have several organisers, and require that several of them sign an allowlist or an
+amendment. A document that lacks signatures is a *proposal* (`proposal`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Protocol, TypeVar
 
 from p2ptrain.encoding import unpack
-from p2ptrain.errors import RemoteProtocolError, RunMismatch
+from p2ptrain.errors import RemoteProtocolError, RunMismatch, counted
 from p2ptrain.ids import RunId
 from p2ptrain.names import label
+from p2ptrain.run.co_organisers import ORGANISERS_MAX
 from p2ptrain.run.envelope import Signed
 from p2ptrain.run.manifest import Run
 from p2ptrain.run.reading import from_plain
@@ -28,23 +33,28 @@ T = TypeVar("T", bound=OfRun)
 
 
 def said_by_organiser(
-    document: type[T], data: bytes | memoryview, run: Run, *, kind: str, bytes_max: int, code: str
+    document: type[T],
+    data: bytes | memoryview,
+    run: Run,
+    *,
+    kind: str,
+    bytes_max: int,
+    code: str,
+    signatures_min: int = 1,
+    optional: Collection[str] = (),
 ) -> tuple[T, Signed]:
     """Return the document in `data`, and its envelope. `code` is the error code for a wrong signer.
+    At least `signatures_min` organisers must have signed. For `optional`, see `from_plain`.
 
     Raises:
         RunMismatch: it is a valid document of another run.
         RemoteProtocolError: it is longer than `bytes_max`, malformed, altered, or not signed by
-            the run's organiser.
+            enough of the run's organisers.
     """
-    signed = Signed.from_bytes(data, kind=kind, bytes_max=bytes_max)
-    if signed.signer != run.manifest.organiser:
-        raise RemoteProtocolError(
-            f"this {kind} is signed by {label(signed.signer)}, but the organiser of run "
-            f"{run.manifest.name!r} is a different peer",
-            code=code,
-        )
-    said = from_plain(document, unpack(signed.payload, bytes_max=bytes_max), f"the {kind}")
+    signed = Signed.from_bytes(data, kind=kind, bytes_max=bytes_max, signatures_max=ORGANISERS_MAX)
+    check_signers(signed, run, code=code, signatures_min=signatures_min)
+    payload = unpack(signed.payload, bytes_max=bytes_max)
+    said = from_plain(document, payload, f"the {kind}", optional=optional)
     if said.run != run.id:
         raise RunMismatch(
             f"this {kind} belongs to a different run of the same organiser",
@@ -52,3 +62,21 @@ def said_by_organiser(
             do=f"use the {kind} that was created in this run's home",
         )
     return said, signed
+
+
+def check_signers(signed: Signed, run: Run, *, code: str, signatures_min: int) -> None:
+    """Raise RemoteProtocolError with `code` unless only organisers of `run` have signed, and at
+    least `signatures_min` of them."""
+    for signer in signed.signers:
+        if signer not in run.manifest.organiser_keys:
+            raise RemoteProtocolError(
+                f"this {signed.kind} is signed by {label(signer)}, but the organiser of run "
+                f"{run.manifest.name!r} is a different peer",
+                code=code,
+            )
+    if len(signed.signers) < signatures_min:
+        raise RemoteProtocolError(
+            f"this {signed.kind} has {counted(len(signed.signers), 'signature')}, but "
+            f"{signatures_min} organisers of run {run.manifest.name!r} must sign it",
+            code=code,
+        )
