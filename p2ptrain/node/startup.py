@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 
 import trio
@@ -53,7 +54,7 @@ async def open_node(
     identity, journal = load_or_create(home.identity), reception.journal
     say(f"you are {label(identity.peer)}")
     await _check(config, home, find_run.known_run(home, config), reception, say)
-    admission = Admission(home)
+    admission = Admission(home, identity.peer)
     async with open_network(
         identity,
         listen=config.listen,
@@ -76,7 +77,7 @@ async def open_node(
             journal,
             say,
             disk,
-            rank=lambda peer: ADMITTED if admission.admits(peer) else STRANGER,
+            rank=lambda peer: ADMITTED if admission.may_train(peer) else STRANGER,
             draw=random.SystemRandom(),
         )
         around = Surroundings(
@@ -93,6 +94,11 @@ async def open_node(
             reception.doubts,
             started.members_answered,
         )
+        if admission.is_reader(identity.peer) and not config.seed:
+            around = replace(around, config=replace(config, seed=True))
+            say(
+                "this node is admitted as a reader: it fetches and serves the run, but never trains"
+            )
         async with assembled(around) as context:
             yield context
 

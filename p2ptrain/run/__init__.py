@@ -1,5 +1,5 @@
-"""The documents of a run: manifest, allowlist, amendments, data index, and requests to join with
-their tokens and denials.
+"""The documents of a run: manifest, allowlist, amendments, data index, grants of delegates, and
+requests to join with their tokens and denials.
 
 `draft` is not imported here, because it loads pydantic, which only publishing a run needs.
 """
@@ -14,17 +14,26 @@ from p2ptrain.run.files import (
     load_allowlist,
     load_amendments,
     load_denials,
+    load_grants,
+    load_lists,
     load_run,
     save_allowlist,
     save_amendments,
     save_denials,
+    save_grants,
+    save_lists,
     save_run,
 )
+from p2ptrain.run.grant import Grant, SignedGrant
 from p2ptrain.run.join_request import JoinRequest
 from p2ptrain.run.manifest import CodecSpec, DataSpec, OuterSpec, Policy, Run, RunManifest
+from p2ptrain.run.roles import READER, ROLES, TRAINER, Role
 from p2ptrain.run.token import SignedToken, Ticket, Token
 
 __all__ = [
+    "READER",
+    "ROLES",
+    "TRAINER",
     "Allowlist",
     "Amendment",
     "CoOrganisers",
@@ -32,25 +41,32 @@ __all__ = [
     "DataIndex",
     "DataSpec",
     "Denial",
+    "Grant",
     "JoinRequest",
     "Leg",
     "OuterSpec",
     "Policy",
+    "Role",
     "Run",
     "RunManifest",
     "Signed",
     "SignedAllowlist",
     "SignedAmendment",
     "SignedDenial",
+    "SignedGrant",
     "SignedToken",
     "Ticket",
     "Token",
     "load_allowlist",
     "load_amendments",
     "load_denials",
+    "load_grants",
+    "load_lists",
     "load_run",
     "save_allowlist",
     "save_amendments",
     "save_denials",
+    "save_grants",
+    "save_lists",
     "save_run",
 ]

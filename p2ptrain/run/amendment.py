@@ -86,6 +86,11 @@ class Amendment:
         return {name: value for name in _WORDS if (value := getattr(self, name)) is not None}
 
     @property
+    def delegates(self) -> bool:
+        """Whether the amendment says who may decide for the organisers, besides any new values."""
+        return self.admitters is not None
+
+    @property
     def facts(self) -> dict[str, object]:
         """The amendment as a map for `--json`."""
         return {"number": self.number, "from_step": self.step, **self.changes}

@@ -13,10 +13,11 @@ from typing import TypeVar
 
 from p2ptrain.encoding import pack, unpack
 from p2ptrain.errors import ConfigError, RemoteProtocolError, RunMismatch
-from p2ptrain.run.allowlist import SignedAllowlist
+from p2ptrain.run.allowlist import ALLOWLIST_BYTES_MAX, SignedAllowlist
 from p2ptrain.run.amendment import AMENDMENT_BYTES_MAX, SignedAmendment
 from p2ptrain.run.denial import DENIAL_BYTES_MAX, SignedDenial
 from p2ptrain.run.envelope import SIGNED_BYTES_MAX
+from p2ptrain.run.grant import GRANTS_BYTES_MAX, SignedGrant, encode_grants, grants_in
 from p2ptrain.run.manifest import Run
 
 T = TypeVar("T")
@@ -28,6 +29,11 @@ DENIALS_MAX = 1024
 """Maximum number of denials that an organiser keeps. Of more, the newest are kept."""
 
 DENIALS_BYTES_MAX = DENIALS_MAX * (DENIAL_BYTES_MAX + 8)
+LISTS_MAX = 8
+"""Maximum number of allowlists that wait to be merged. An organiser's node merges them at once, or,
+if several organisers must sign, with the next list that its user makes."""
+
+LISTS_BYTES_MAX = LISTS_MAX * (ALLOWLIST_BYTES_MAX + 8)
 AMENDMENTS_BYTES_MAX = AMENDMENTS_MAX * (AMENDMENT_BYTES_MAX + 8)
 
 
@@ -80,6 +86,37 @@ def amendments_in(data: bytes, run: Run) -> tuple[SignedAmendment, ...]:
     """
     items = _documents(data, "amendments", AMENDMENTS_MAX, AMENDMENTS_BYTES_MAX)
     return tuple(SignedAmendment.from_bytes(item, run) for item in items)
+
+
+def save_grants(path: Path, grants: Iterable[SignedGrant]) -> None:
+    """Store `grants` at `path`; they are durable on return."""
+    _replace(path, encode_grants(grants))
+
+
+def load_grants(path: Path, run: Run) -> tuple[SignedGrant, ...]:
+    """Return the grants for `run` stored at `path`; () if there are none.
+
+    Raises ConfigError: the file is damaged, or a grant is forged or belongs to another run.
+    """
+    return _load(path, lambda data: grants_in(data, run), GRANTS_BYTES_MAX) or ()
+
+
+def save_lists(path: Path, lists: Iterable[SignedAllowlist]) -> None:
+    """Store several allowlists at `path`; they are durable on return."""
+    _replace(path, pack([each.to_bytes() for each in lists]))
+
+
+def load_lists(path: Path, run: Run) -> tuple[SignedAllowlist, ...]:
+    """Return the allowlists of `run` stored at `path`; () if there are none.
+
+    Raises ConfigError: the file is damaged, or a list is forged or belongs to another run.
+    """
+
+    def lists_in(data: bytes) -> tuple[SignedAllowlist, ...]:
+        items = _documents(data, "allowlists", LISTS_MAX, LISTS_BYTES_MAX)
+        return tuple(SignedAllowlist.from_bytes(item, run) for item in items)
+
+    return _load(path, lists_in, LISTS_BYTES_MAX) or ()
 
 
 def save_denials(path: Path, denials: Iterable[SignedDenial]) -> None:

@@ -28,6 +28,7 @@ from p2ptrain.run import (
     save_allowlist,
     save_run,
 )
+from p2ptrain.run.co_organisers import NO_CO_ORGANISERS, CoOrganisers
 from p2ptrain.run.manifest import CodecSpec, DataSpec, OuterSpec, Policy
 from p2ptrain.state import snapshot_meta, write_state
 from p2ptrain.store import Store
@@ -111,6 +112,7 @@ def manifest_of(
     sync: SyncSpec | None = None,
     join_optimizer: JoinOptimizer = "fresh",
     join_warmup_steps: int = 0,
+    organisers: CoOrganisers = NO_CO_ORGANISERS,
 ) -> RunManifest:
     made = content()
     return RunManifest(
@@ -137,6 +139,7 @@ def manifest_of(
         layout=layout_of(MODEL).digest,
         founders=tuple(founders) or (organiser,),
         admission=admission,  # type: ignore[arg-type]
+        organisers=organisers,
     )
 
 

@@ -271,6 +271,9 @@ class OpenDoor(Admission):
     def admits(self, peer: PeerId) -> bool:
         return True
 
+    def may_train(self, peer: PeerId) -> bool:
+        return True
+
 
 @asynccontextmanager
 async def rig(

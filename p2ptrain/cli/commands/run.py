@@ -261,9 +261,12 @@ def amend(
 ) -> None:
     """Change a run, starting at a later outer step.
 
-    Only the organiser can do this. The change takes effect at that step if the members have agreed
+    Only an organiser can do this. If several organisers must sign, the output is a proposal.
+
+    The change takes effect at that step if the members have agreed
     on it by then. They agree on it by agreeing on a roster (list of members) that names it.
     """
+    from p2ptrain.cli.commands.admission.proposals import missing_signatures, offer
     from p2ptrain.cli.commands.run_amend import amend as amended
     from p2ptrain.cli.commands.run_amend import wanted_amendment
 
@@ -280,6 +283,12 @@ def amend(
     }
     wanted = wanted_amendment(held, from_step, changes)
     made = amended(where, held, organiser_of(where, held), wanted, far=far)
+    if missing_signatures(held, made.signed):
+        offered = offer(where, held, made.signed, quiet=as_json)
+        progress(f"the proposal is amendment {made.amendment.number}: {made.amendment.words}")
+        if as_json:
+            result_json(made.amendment.facts | offered.facts)
+        return
     words = f"amendment {made.amendment.number}: {made.amendment.words}"
     result_or_json(words, made.amendment.facts | {"digest": made.digest}, as_json=as_json)
     progress(

@@ -19,6 +19,7 @@ from p2ptrain.node.control.status import status
 from p2ptrain.node.gossip.allowlist_gossip import admission_changed
 from p2ptrain.node.gossip.allowlist_survey import newest_allowlist
 from p2ptrain.node.gossip.amendment_gossip import amendments_changed
+from p2ptrain.node.gossip.grant_gossip import grants_changed
 from p2ptrain.node.joining.decisions import reload_denials
 from p2ptrain.node.joining.hello_server import answer_requests, open_requests
 from p2ptrain.node.joining.invitation import answer_invitation
@@ -116,6 +117,14 @@ async def _reload_amendments(context: Context) -> Answer:
     return {"newer": newer, "step": state.step, "agreed": agreed}
 
 
+async def _reload_grants(context: Context) -> Answer:
+    before = context.admission.grants
+    newer = context.admission.reload_grants()
+    if newer:
+        await grants_changed(context, before)
+    return {"newer": newer}
+
+
 async def _pending_requests(context: Context) -> Answer:
     return {"pending": sorted(open_requests(context))}
 
@@ -135,6 +144,7 @@ COMMANDS: dict[str, Command] = {
     "reload-allowlist": _reload_allowlist,
     "reload-amendments": _reload_amendments,
     "reload-denials": _reload_denials,
+    "reload-grants": _reload_grants,
     "pending": _pending_requests,
     "join-requests": answer_requests,
     "invitation": answer_invitation,

@@ -4,11 +4,11 @@ The node sends its signed request to the peers that it is connected to, and asks
 allowlist every 15 s. It need not wait that long: a peer that has a newer list, or a denial for this
 node, says so at once (`decisions`).
 
-Only the organiser decides. A list and a denial count because of the organiser's signature, whoever
-sends them. A denial ends this node only after a round of questions in which no connected peer
-showed a list that admits it. So a peer that delivers an outdated denial does not gain more than
-silent peers do. A peer that says "ask again" is asked itself, and no other peer is. So it can only
-waste its own time.
+Only organisers and their delegates decide. A list, a grant and a denial count because of their
+signatures, whoever sends them. A denial ends this node only after a round of questions in which no
+connected peer showed a document that admits it. So a peer that delivers an outdated denial does not
+gain more than silent peers do. A peer that says "ask again" is asked itself, and no other peer is.
+So it can only waste its own time.
 """
 
 from __future__ import annotations
@@ -200,14 +200,16 @@ async def _refresh(
     me: PeerId,
     peer: PeerId,
 ) -> bool | None:
-    """Send `peer` our request to join, and adopt the allowlist in its reply if it is newer. Return
-    True if this node is admitted, otherwise None.
+    """Send `peer` our request to join, and adopt the allowlist in its reply if it is newer, and the
+    grants of delegates. Return True if this node is admitted, otherwise None.
 
     The addresses that `peer` sends are used only if the organiser has admitted `peer`."""
     try:
         reply = await send_hello(network, peer, HelloRequest(run.id, request()))
         if reply.allowlist:
             admission.adopt_if_newer(reply.allowlist)
+        if reply.grants:
+            admission.adopt_granted(reply.grants, reply.amendments)
     except (PeerError, RemoteProtocolError, RunMismatch) as exc:
         # Other peers may give a valid answer, and this one is asked again later.
         journal.write("bad-hello", peer=peer, code=exc.code, reason=exc.what)
