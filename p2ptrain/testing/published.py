@@ -150,7 +150,8 @@ def publish(home: Home, *, allowed: Sequence[PeerId] = (), **settings: object) -
     manifest = manifest_of(organiser.peer, **settings)  # type: ignore[arg-type]
     run = Run.publish(organiser, manifest)
     listed = Allowlist.of(run.id, 1, [organiser.peer, *manifest.founders, *allowed])
-    save_allowlist(home.allowlist, SignedAllowlist.publish(organiser, listed))
+    if manifest.organisers.signatures_min == 1:
+        save_allowlist(home.allowlist, SignedAllowlist.publish(organiser, listed))
     save_run(home.manifest, run)
     return run
 

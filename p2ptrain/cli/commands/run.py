@@ -178,7 +178,8 @@ def publish(
     Packs the data, creates the initial weights, and signs the manifest and the allowlist. You and
     the founders are always on the allowlist.
     """
-    from p2ptrain.prepare.publish import publish_run
+    from p2ptrain.cli.commands.admission.proposals import offer
+    from p2ptrain.prepare.publish import first_list, publish_run
 
     where = open_home(home, to_make=True)
     published = publish_run(
@@ -189,6 +190,12 @@ def publish(
         print_line=progress,
     )
     result_or_json(published.id, run_facts(published), as_json=as_json)
+    if allow and published.manifest.organisers.signatures_min > 1:
+        listed = first_list(
+            published, organiser_of(where, published), [peer_from(peer) for peer in allow]
+        )
+        offered = offer(where, published, listed.signed, quiet=True)
+        progress(f"the peers of --allow are on the list that is proposed in {offered.file}")
     progress(f"start a seed for the run: {to_paste(where.root, 'node --seed')}")
 
 

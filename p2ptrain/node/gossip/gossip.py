@@ -92,8 +92,9 @@ def heartbeat_senders(context: Context) -> int:
     """Return the number of peers that we hear from and that count towards the heartbeat interval.
     Readers do not count. Other nodes count about the same number, so all nodes use about the same
     interval."""
-    trainers = sum(context.admission.may_train(view.peer) for view in context.peers.table)
-    heard, most = trainers, len(context.ledger.snapshot.members) + OTHERS_MAX
+    readers = sum(context.admission.is_reader(view.peer) for view in context.peers.table)
+    heard = len(context.peers.table) - readers
+    most = len(context.ledger.snapshot.members) + OTHERS_MAX
     return min(heard, most) if context.admission.is_open else heard
 
 
