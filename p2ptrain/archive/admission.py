@@ -26,16 +26,19 @@ from p2ptrain.run import (
     Run,
     SignedAllowlist,
     SignedGrant,
+    SignedHandOver,
     load_allowlist,
     load_amendments,
     load_grants,
     load_lists,
+    load_run,
     save_allowlist,
     save_grants,
+    save_hand_overs,
     save_lists,
 )
 from p2ptrain.run.amendment import Amendment
-from p2ptrain.run.files import LISTS_MAX
+from p2ptrain.run.files import LISTS_MAX, hand_overs_in
 from p2ptrain.run.grant import Delegations, delegations, granted_roles, grants_in, merged_grants
 from p2ptrain.store.disk import disk_errors
 
@@ -82,13 +85,45 @@ class Admission:
         self._update()
 
     @property
+    def run(self) -> Run:
+        """The run, with the hand-overs of its organisers' keys that this node has."""
+        assert self._run is not None
+        return self._run
+
+    def adopt_hand_overs(self, data: bytes) -> bool:
+        """Adopt the valid hand-overs of a list that a peer sent. Return whether there were new
+        ones.
+
+        Raises:
+            RemoteProtocolError: `data` is not a list of hand-overs of this run.
+            StoreError: they cannot be stored, and are not adopted.
+        """
+        return self._adopt(hand_overs_in(data, self.run))
+
+    def reload_hand_overs(self) -> bool:
+        """Adopt the hand-overs in our home, where `p2ptrain run hand-over` writes them. Return
+        whether there were new ones."""
+        kept = load_run(self._home.manifest)
+        return kept is not None and self._adopt(kept.hand_overs)
+
+    def _adopt(self, offered: Iterable[SignedHandOver]) -> bool:
+        after = self.run.with_hand_overs(offered)
+        if after == self.run:
+            return False
+        with disk_errors("keeping hand-overs", self._home.hand_overs):
+            save_hand_overs(self._home.hand_overs, after.hand_overs)
+        self._run = after
+        self._update()
+        return True
+
+    @property
     def is_open(self) -> bool:
         return self._run is not None and self._run.manifest.admission == "open"
 
     @property
     def organisers(self) -> tuple[PeerId, ...]:
         """The organisers of the run, its publisher first; none while the run is unknown."""
-        return () if self._run is None else self._run.manifest.organiser_keys
+        return () if self._run is None else self._run.organisers
 
     def decides(self, peer: PeerId) -> bool:
         """Return whether `peer` can admit peers: it is an organiser or a delegate."""

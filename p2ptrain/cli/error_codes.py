@@ -160,6 +160,10 @@ ALLOW-MERGE: Organisers signed two allowlists at the same time. All nodes use on
     both lists, and the other organisers sign the result.
 ALLOW-FULL: The allowlist has reached its limit of 4,096 peers, or of 2,048 peers whose admission
     was changed. No further peer can be added.
+HAND-OVER-ALONE: The run has one organiser, and its key is lost. Nobody else may sign for it, so the
+    key cannot be replaced. Delegates can still admit peers. Name co-organisers in the next run.
+HAND-OVER-KEY: The key that you want to replace does not sign for the organisers now, or the new key
+    is or was an organiser's already. Each key can be replaced once.
 PROPOSAL: The text or file is not a proposal of an organiser of this run. Copy the whole string, or
     ask for the file.
 PROPOSAL-OLD: The proposal was made from an older allowlist, or its number is used already. Ask the

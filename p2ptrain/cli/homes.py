@@ -107,13 +107,13 @@ def organiser_of(home: Home, run: Run) -> Identity:
 
     # A home that has a run but no key was restored without the key. A new key would only hide that.
     identity = load_or_create(home.identity) if home.identity.exists() else None
-    if identity is None or identity.peer not in run.manifest.organiser_keys:
+    if identity is None or identity.peer not in run.organisers:
         key = "there is no key" if identity is None else f"the key of {label(identity.peer)} is"
         raise NotAuthorised(
             f"only the organiser of run {run.manifest.name!r} can amend it or change its allowlist",
             code="AUTH-ORGANISER",
             evidence=[
-                *(f"the organiser is {label(each)}" for each in run.manifest.organiser_keys),
+                *(f"the organiser is {label(each)}" for each in run.organisers),
                 f"{key} in {home.root}",
             ],
             do=(

@@ -28,6 +28,7 @@ from p2ptrain.cli.commands import (
     ledger_trained,
     node,
     run,
+    run_hand_over,
     simulate,
     status,
     store,
@@ -68,6 +69,7 @@ app.command("invite", epilog=invite.EXAMPLES)(invite.invite)
 app.command("status", epilog=status.STATUS_EXAMPLES)(status.status)
 app.command("doctor", epilog=doctor.EXAMPLES)(doctor.doctor)
 app.command("id", epilog=status.ID_EXAMPLES)(status.identity)
+run.app.command("hand-over", epilog=run_hand_over.EXAMPLES)(run_hand_over.hand_over)
 app.add_typer(run.app, name="run")
 app.add_typer(data.app, name="data")
 peers.app.command("delegate", epilog=delegate.EXAMPLES)(delegate.delegate)

@@ -118,7 +118,7 @@ def judge_admission(
             code="AUTH-PENDING",
         )
     listed = allowed.allowlist.roles if allowed is not None else dict[PeerId, Role]()
-    if me in (*manifest.organiser_keys, *manifest.founders) or listed.get(me) == TRAINER:
+    if me in (*run.organisers, *manifest.founders) or listed.get(me) == TRAINER:
         return good("admission", f"you are {label(me)}, and on the run's allowlist")
     if me in listed:
         return good("admission", f"you are {label(me)}, and on the run's allowlist as a reader")

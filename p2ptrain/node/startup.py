@@ -94,13 +94,17 @@ async def open_node(
             reception.doubts,
             started.members_answered,
         )
-        if admission.is_reader(identity.peer) and not config.seed:
-            around = replace(around, config=replace(config, seed=True))
-            say(
-                "this node is admitted as a reader: it fetches and serves the run, but never trains"
-            )
+        around = _in_its_role(around, say)
         async with assembled(around) as context:
             yield context
+
+
+def _in_its_role(around: Surroundings, say: find_run.PrintLine) -> Surroundings:
+    """Return `around`, configured as for a seed if this node is admitted as a reader."""
+    if around.config.seed or not around.admission.is_reader(around.identity.peer):
+        return around
+    say("this node is admitted as a reader: it fetches and serves the run, but never trains")
+    return replace(around, config=replace(around.config, seed=True))
 
 
 async def _join(
@@ -151,7 +155,7 @@ async def _join(
         look_s=timing.approval_look_s,
     )
     network.refresh_admission()
-    return run
+    return admission.run
 
 
 def _is_of_run(admission: Admission, met: list[str], peer: PeerId) -> bool:

@@ -37,9 +37,10 @@ class HelloRequest:
 
 @dataclass(frozen=True, slots=True)
 class HelloReply:
-    """The answer to a newcomer. `manifest` and `allowlist` are signed documents, and `amendments`
-    and `grants` are encoded lists of signed documents. The documents are not checked here; all
-    except the manifest may be empty. `peers` are other peers with their addresses."""
+    """The answer to a newcomer. `manifest` and `allowlist` are signed documents, and
+    `amendments`, `grants` and `hand_overs` are encoded lists of signed documents. The documents are
+    not checked here; all except the manifest may be empty. `peers` are other peers with their
+    addresses."""
 
     manifest: bytes
     allowlist: bytes
@@ -47,6 +48,7 @@ class HelloReply:
     admitted: bool
     peers: Mapping[PeerId, tuple[str, ...]]
     grants: bytes = b""
+    hand_overs: bytes = b""
 
 
 def encode_request(request: HelloRequest) -> bytes:
@@ -64,10 +66,10 @@ def decode_request(data: bytes) -> HelloRequest:
 
 def encode_reply(reply: HelloReply) -> bytes:
     told = list(reply.peers.items())[:PEERS_TOLD_MAX]
-    grants = {"grants": reply.grants} if reply.grants else {}  # As in earlier versions if empty.
+    later = {"grants": reply.grants, "hand_overs": reply.hand_overs}
     return pack(
         {
-            **grants,
+            **{name: data for name, data in later.items() if data},  # As in earlier versions.
             "manifest": reply.manifest,
             "allowlist": reply.allowlist,
             "amendments": reply.amendments,
@@ -81,8 +83,10 @@ def decode_reply(data: bytes) -> HelloReply:
     """Decode a reply. Raises RemoteProtocolError if `encode_reply` cannot have made it."""
     value = unpack(data, bytes_max=HELLO_BYTES_MAX)
     if isinstance(value, dict):
-        value.setdefault("grants", b"")
-    documents = dict.fromkeys(("manifest", "allowlist", "amendments", "grants"), bytes)
+        value = {"grants": b"", "hand_overs": b"", **value}
+    documents = dict.fromkeys(
+        ("manifest", "allowlist", "amendments", "grants", "hand_overs"), bytes
+    )
     wire: dict[str, Any] = {**fields(value, **documents, admitted=bool, peers=dict)}
     if len(wire["peers"]) > PEERS_TOLD_MAX:
         raise RemoteProtocolError("a hello lists too many peers")

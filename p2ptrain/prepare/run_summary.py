@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from p2ptrain.errors import counted
 
 if TYPE_CHECKING:
-    from p2ptrain.run import Run, RunManifest
+    from p2ptrain.run import Run
     from p2ptrain.sync import SyncSpec
 
 
@@ -21,6 +21,7 @@ def run_facts(run: Run) -> dict[str, object]:
         "name": manifest.name,
         "organiser": manifest.organiser,
         "co_organisers": list(manifest.organisers.peers),
+        "organisers_now": list(run.organisers),
         "signatures_min": manifest.organisers.signatures_min,
         "created_unix": manifest.created_unix,
         "admission": manifest.admission,
@@ -66,7 +67,7 @@ def run_lines(run: Run) -> list[str]:
     return [
         f"run       {manifest.name} ({run.id})",
         f"signed by {label(manifest.organiser)}, {created}",
-        *_organiser_lines(manifest),
+        *_organiser_lines(run),
         f"admission {manifest.admission}; founders: {len(manifest.founders)}",
         f"model     {parameters / 1e6:.2f} M parameters: {counted(model.layers, 'layer')} of width "
         f"{model.width}, {counted(model.heads, 'head')}, vocabulary {model.vocab}, "
@@ -90,10 +91,13 @@ def run_lines(run: Run) -> list[str]:
     ]
 
 
-def _organiser_lines(manifest: RunManifest) -> Iterator[str]:
-    """Yield the line about the co-organisers; none if there are none."""
+def _organiser_lines(run: Run) -> Iterator[str]:
+    """Yield the lines about the co-organisers and about keys that were replaced, if any."""
     from p2ptrain.names import label
 
+    manifest = run.manifest
+    for each in run.hand_overs:
+        yield f"          {label(each.hand_over.old)} is replaced by {label(each.hand_over.new)}"
     if others := manifest.organisers.peers:
         names = ", ".join(map(label, others))
         least = counted(manifest.organisers.signatures_min, "organiser signs", "organisers sign")

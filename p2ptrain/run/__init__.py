@@ -21,12 +21,15 @@ from p2ptrain.run.files import (
     save_amendments,
     save_denials,
     save_grants,
+    save_hand_overs,
     save_lists,
     save_run,
 )
 from p2ptrain.run.grant import Grant, SignedGrant
+from p2ptrain.run.hand_over import HandOver, SignedHandOver
 from p2ptrain.run.join_request import JoinRequest
-from p2ptrain.run.manifest import CodecSpec, DataSpec, OuterSpec, Policy, Run, RunManifest
+from p2ptrain.run.manifest import CodecSpec, DataSpec, OuterSpec, Policy, RunManifest
+from p2ptrain.run.published_run import Run
 from p2ptrain.run.roles import READER, ROLES, TRAINER, Role
 from p2ptrain.run.token import SignedToken, Ticket, Token
 
@@ -42,6 +45,7 @@ __all__ = [
     "DataSpec",
     "Denial",
     "Grant",
+    "HandOver",
     "JoinRequest",
     "Leg",
     "OuterSpec",
@@ -54,6 +58,7 @@ __all__ = [
     "SignedAmendment",
     "SignedDenial",
     "SignedGrant",
+    "SignedHandOver",
     "SignedToken",
     "Ticket",
     "Token",
@@ -67,6 +72,7 @@ __all__ = [
     "save_amendments",
     "save_denials",
     "save_grants",
+    "save_hand_overs",
     "save_lists",
     "save_run",
 ]

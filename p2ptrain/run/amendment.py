@@ -22,8 +22,9 @@ from p2ptrain.ids import Digest, PeerId, RunId
 from p2ptrain.ledger.chain.values import Terms
 from p2ptrain.names import label
 from p2ptrain.run.envelope import COSIGNATURES_BYTES_MAX, Signed
-from p2ptrain.run.manifest import BLOCK_MAX, BLOCK_MIN, INFLUENCE_MAX, CodecName, Run, RunManifest
+from p2ptrain.run.manifest import BLOCK_MAX, BLOCK_MIN, INFLUENCE_MAX, CodecName, RunManifest
 from p2ptrain.run.organiser import said_by_organiser
+from p2ptrain.run.published_run import Run
 from p2ptrain.run.reading import plain
 
 KIND = "amendment"

@@ -18,7 +18,8 @@ from p2ptrain.run.amendment import AMENDMENT_BYTES_MAX, SignedAmendment
 from p2ptrain.run.denial import DENIAL_BYTES_MAX, SignedDenial
 from p2ptrain.run.envelope import SIGNED_BYTES_MAX
 from p2ptrain.run.grant import GRANTS_BYTES_MAX, SignedGrant, encode_grants, grants_in
-from p2ptrain.run.manifest import Run
+from p2ptrain.run.hand_over import HAND_OVER_BYTES_MAX, HAND_OVERS_MAX, SignedHandOver
+from p2ptrain.run.published_run import Run
 
 T = TypeVar("T")
 
@@ -29,6 +30,8 @@ DENIALS_MAX = 1024
 """Maximum number of denials that an organiser keeps. Of more, the newest are kept."""
 
 DENIALS_BYTES_MAX = DENIALS_MAX * (DENIAL_BYTES_MAX + 8)
+HAND_OVERS_NAME = "hand-overs.signed"
+HAND_OVERS_BYTES_MAX = HAND_OVERS_MAX * (HAND_OVER_BYTES_MAX + 8)
 LISTS_MAX = 8
 """Maximum number of allowlists that wait to be merged. An organiser's node merges them at once, or,
 if several organisers must sign, with the next list that its user makes."""
@@ -43,13 +46,33 @@ def save_run(path: Path, run: Run) -> None:
 
 
 def load_run(path: Path) -> Run | None:
-    """Return the run stored at `path`; None if there is none.
+    """Return the run stored at `path`, with the hand-overs stored beside it; None if there is none.
 
     Raises:
         ConfigError: the file is damaged or forged.
         VersionMismatch: the run uses another protocol version.
     """
-    return _load(path, Run.from_bytes)
+    run = _load(path, Run.from_bytes)
+    if run is None:
+        return None
+    loaded, bytes_max = run, HAND_OVERS_BYTES_MAX
+    beside = path.with_name(HAND_OVERS_NAME)
+    return (
+        _load(beside, lambda data: loaded.with_hand_overs(hand_overs_in(data, loaded)), bytes_max)
+        or run
+    )
+
+
+def save_hand_overs(path: Path, hand_overs: Iterable[SignedHandOver]) -> None:
+    """Store `hand_overs` at `path`; they are durable on return."""
+    _replace(path, pack([each.to_bytes() for each in hand_overs]))
+
+
+def hand_overs_in(data: bytes, run: Run) -> tuple[SignedHandOver, ...]:
+    """Return the hand-overs of `run` in a list that may come from any peer. Whether they are valid
+    is not checked here. Raises RemoteProtocolError: at least one is malformed."""
+    items = _documents(data, "hand-overs", HAND_OVERS_MAX, HAND_OVERS_BYTES_MAX)
+    return tuple(SignedHandOver.from_bytes(item, run.id) for item in items)
 
 
 def save_allowlist(path: Path, allowlist: SignedAllowlist) -> None:

@@ -25,7 +25,7 @@ from p2ptrain.identity import Identity, is_peer_id
 from p2ptrain.ids import PeerId, RunId, is_digest
 from p2ptrain.run.amendment import NUMBER_MAX, Amendment
 from p2ptrain.run.envelope import Signed
-from p2ptrain.run.manifest import Run
+from p2ptrain.run.published_run import Run
 from p2ptrain.run.reading import from_plain, plain
 from p2ptrain.run.roles import READER, ROLES, TRAINER, Role
 

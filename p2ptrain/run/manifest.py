@@ -21,18 +21,15 @@ import re
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from blake3 import blake3
-
 from p2ptrain.encoding import fields, pack, unpack
 from p2ptrain.errors import RemoteProtocolError
-from p2ptrain.identity import Identity, is_peer_id
-from p2ptrain.ids import Digest, PeerId, RunId, is_digest
+from p2ptrain.identity import is_peer_id
+from p2ptrain.ids import Digest, PeerId, is_digest
 from p2ptrain.ipc.frames import BLOCKS_MAX
 from p2ptrain.ipc.trainer_config import InnerSpec, ModelSpec
 from p2ptrain.ledger.chain.leases import LEASES_HELD_MAX
-from p2ptrain.names import label
 from p2ptrain.run.co_organisers import NO_CO_ORGANISERS, CoOrganisers
-from p2ptrain.run.envelope import ENVELOPE_BYTES_MAX, Signed
+from p2ptrain.run.envelope import ENVELOPE_BYTES_MAX
 from p2ptrain.run.reading import from_plain, plain
 from p2ptrain.run.versions import MERGE, VERSION, VERSIONS, check_version, without_merge
 from p2ptrain.store.blob import CHUNK_BYTES_MAX, CHUNK_BYTES_MIN
@@ -354,47 +351,3 @@ def _parameters_at_least(model: ModelSpec) -> int:
     large matrices."""
     attention = 2 * model.width * model.width
     return model.vocab * model.width + model.layers * (attention + 3 * model.width * model.ffn)
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """A manifest with its organiser's signature, as stored in `run/manifest.signed` in a node's
-    home (the folder with its files).
-
-    Create a Run with `publish` or `from_bytes`, which guarantee that `manifest` is what was signed.
-    """
-
-    id: RunId
-    manifest: RunManifest
-    signed: Signed
-
-    @classmethod
-    def publish(cls, identity: Identity, manifest: RunManifest) -> Run:
-        """Sign `manifest` with `identity`, which must be its organiser."""
-        assert manifest.organiser == identity.peer
-        return cls._of(Signed.by(identity, KIND, manifest.to_payload()))
-
-    @classmethod
-    def from_bytes(cls, data: bytes | memoryview) -> Run:
-        """Return the run in `data`, which may come from any peer.
-
-        Raises:
-            VersionMismatch: it is for a different version of p2ptrain.
-            RemoteProtocolError: it is too long, truncated, altered, not signed by its organiser, or
-                invalid.
-        """
-        return cls._of(Signed.from_bytes(data, kind=KIND, bytes_max=SIGNED_BYTES_MAX))
-
-    @classmethod
-    def _of(cls, signed: Signed) -> Run:
-        manifest = RunManifest.from_payload(signed.payload)
-        if manifest.organiser != signed.signer:
-            raise RemoteProtocolError(
-                f"the run {manifest.name!r} names {label(manifest.organiser)} as its organiser "
-                f"but is signed by {label(signed.signer)}",
-                code="SIGNATURE",
-            )
-        return cls(RunId(blake3(signed.payload).hexdigest()), manifest, signed)
-
-    def to_bytes(self) -> bytes:
-        return self.signed.to_bytes()

@@ -18,7 +18,7 @@ from p2ptrain.ids import RunId
 from p2ptrain.names import label
 from p2ptrain.run.co_organisers import ORGANISERS_MAX
 from p2ptrain.run.envelope import Signed
-from p2ptrain.run.manifest import Run
+from p2ptrain.run.published_run import Run
 from p2ptrain.run.reading import from_plain
 
 
@@ -52,7 +52,7 @@ def said_by_organiser(
             enough of the run's organisers.
     """
     signed = Signed.from_bytes(data, kind=kind, bytes_max=bytes_max, signatures_max=ORGANISERS_MAX)
-    check_signers(signed, run, code=code, signatures_min=signatures_min)
+    _check_ever(signed, run, code)
     payload = unpack(signed.payload, bytes_max=bytes_max)
     said = from_plain(document, payload, f"the {kind}", optional=optional)
     if said.run != run.id:
@@ -61,22 +61,36 @@ def said_by_organiser(
             evidence=[f"it is for run {said.run}", f"this is run {run.id}"],
             do=f"use the {kind} that was created in this run's home",
         )
+    _check_now(signed, run, said, code, signatures_min)
     return said, signed
 
 
-def check_signers(signed: Signed, run: Run, *, code: str, signatures_min: int) -> None:
-    """Raise RemoteProtocolError with `code` unless only organisers of `run` have signed, and at
-    least `signatures_min` of them."""
+def _check_ever(signed: Signed, run: Run, code: str) -> None:
+    """Raise RemoteProtocolError with `code` unless all signers are or were organisers."""
     for signer in signed.signers:
-        if signer not in run.manifest.organiser_keys:
+        if run.seat_of(signer) not in run.manifest.organiser_keys:
             raise RemoteProtocolError(
                 f"this {signed.kind} is signed by {label(signer)}, but the organiser of run "
                 f"{run.manifest.name!r} is a different peer",
                 code=code,
             )
-    if len(signed.signers) < signatures_min:
+
+
+def _check_now(signed: Signed, run: Run, said: object, code: str, signatures_min: int) -> None:
+    """Raise RemoteProtocolError with `code` if a key signed `said` that had been replaced, or if
+    too few organisers signed."""
+    sequence = getattr(said, "sequence", None)
+    amendment = getattr(said, "number", None)
+    for signer in signed.signers:
+        if not run.may_sign(signer, sequence=sequence, amendment=amendment):
+            raise RemoteProtocolError(
+                f"this {signed.kind} is signed with an organiser's key that has been replaced",
+                code=code,
+            )
+    seats = {run.seat_of(signer) for signer in signed.signers}
+    if len(seats) < signatures_min:
         raise RemoteProtocolError(
-            f"this {signed.kind} has {counted(len(signed.signers), 'signature')}, but "
+            f"this {signed.kind} has {counted(len(seats), 'signature')}, but "
             f"{signatures_min} organisers of run {run.manifest.name!r} must sign it",
             code=code,
         )

@@ -22,8 +22,8 @@ from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.identity import SEED_BYTES, Identity, is_peer_id, verify
 from p2ptrain.ids import PeerId, RunId, is_digest
 from p2ptrain.run.envelope import Signed
-from p2ptrain.run.manifest import Run
 from p2ptrain.run.organiser import said_by_organiser
+from p2ptrain.run.published_run import Run
 from p2ptrain.run.reading import plain
 from p2ptrain.run.roles import ROLES, TRAINER, Role
 

@@ -210,3 +210,44 @@ def test_delegate_admits_a_peer_with_a_grant_from_its_own_home(
     assert o.roles(o.second) == {CAI: "trainer"}
     again_refused = p2ptrain(*words, "--home", o.second)
     assert "is not a delegate already" in again_refused.err
+
+
+def test_organisers_key_is_replaced_and_the_old_one_signs_nothing_new(
+    p2ptrain: Command, tmp_path: Path
+) -> None:
+    o = office(tmp_path, 1)
+    third = Home(tmp_path / "third")
+    new = load_or_create(third.identity).peer
+    for home, peer in ((o.first, CAI), (o.second, DAN)):
+        o.publish()
+        p2ptrain("peers", "approve", peer, "--home", home)
+    o.publish()
+    told = p2ptrain("run", "hand-over", new, "--home", o.first, "--json").json
+    assert (told["old"], told["new"]) == (o.run.manifest.organiser, new)
+    for name in ("manifest.signed", "allowlist.signed", "hand-overs.signed"):
+        shutil.copy2(o.first / "run" / name, third.run)
+    refused = p2ptrain("peers", "approve", EVE, "--home", o.first)
+    assert refused.err.split()[0] == "error[AUTH-ORGANISER]"
+    assert p2ptrain("peers", "approve", EVE, "--home", third.root).code == 0
+    shown = p2ptrain("run", "show", "--home", third.root)
+    assert f"is replaced by {label(new)}" in shown.out
+    again = p2ptrain("run", "hand-over", new, "--lost", told["old"], "--home", third.root)
+    assert again.err.split()[0] == "error[HAND-OVER-KEY]"
+
+
+def test_lost_key_is_replaced_by_the_other_organisers_and_not_if_there_are_none(
+    p2ptrain: Command, tmp_path: Path, organiser_home: Path
+) -> None:
+    o = office(tmp_path, 1)
+    told = p2ptrain(
+        *("run", "hand-over", CAI, "--lost", o.run.manifest.organiser),
+        *("--home", o.second, "--json"),
+    ).json
+    assert told["new"] == CAI
+    outcome = p2ptrain("run", "hand-over", CAI, "--lost", DAN, "--home", organiser_home)
+    assert outcome.err.split()[0] == "error[HAND-OVER-ALONE]"
+    two = office(tmp_path / "two", 2)
+    text = p2ptrain("run", "hand-over", CAI, "--home", two.first).out.strip()
+    signed = p2ptrain("peers", "sign", text, "--home", two.second)
+    assert (signed.code, f"is replaced by {CAI}" in signed.err) == (0, True)
+    assert (two.second / "run" / "hand-overs.signed").exists()

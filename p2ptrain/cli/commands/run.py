@@ -220,6 +220,15 @@ AmendInnerSteps = Annotated[
     ),
 ]
 
+AmendOuterLr = Annotated[
+    float | None, typer.Option("--outer-lr", help="Outer learning rate, as outer.lr in a run file.")
+]
+
+AmendOuterMomentum = Annotated[
+    float | None,
+    typer.Option("--outer-momentum", help="Outer momentum, as outer.momentum in a run file."),
+]
+
 AmendFromStep = Annotated[
     int,
     typer.Option(
@@ -254,14 +263,8 @@ def amend(
             show_default="the codec's default",
         ),
     ] = None,
-    outer_lr: Annotated[
-        float | None,
-        typer.Option("--outer-lr", help="Outer learning rate, as outer.lr in a run file."),
-    ] = None,
-    outer_momentum: Annotated[
-        float | None,
-        typer.Option("--outer-momentum", help="Outer momentum, as outer.momentum in a run file."),
-    ] = None,
+    outer_lr: AmendOuterLr = None,
+    outer_momentum: AmendOuterMomentum = None,
     far: FarOption = False,
     home: HomeOption = None,
     as_json: JsonOption = False,
@@ -273,7 +276,7 @@ def amend(
     The change takes effect at that step if the members have agreed
     on it by then. They agree on it by agreeing on a roster (list of members) that names it.
     """
-    from p2ptrain.cli.commands.admission.proposals import missing_signatures, offer
+    from p2ptrain.cli.commands.admission.proposals import passed_on
     from p2ptrain.cli.commands.run_amend import amend as amended
     from p2ptrain.cli.commands.run_amend import wanted_amendment
 
@@ -290,14 +293,11 @@ def amend(
     }
     wanted = wanted_amendment(held, from_step, changes)
     made = amended(where, held, organiser_of(where, held), wanted, far=far)
-    if missing_signatures(held, made.signed):
-        offered = offer(where, held, made.signed, quiet=as_json)
-        progress(f"the proposal is amendment {made.amendment.number}: {made.amendment.words}")
-        if as_json:
-            result_json(made.amendment.facts | offered.facts)
+    facts = made.amendment.facts | {"digest": made.digest}
+    if passed_on(where, held, made, as_json=as_json, more=facts):
         return
     words = f"amendment {made.amendment.number}: {made.amendment.words}"
-    result_or_json(words, made.amendment.facts | {"digest": made.digest}, as_json=as_json)
+    result_or_json(words, facts, as_json=as_json)
     progress(
         f"the amendment takes effect at outer step {made.amendment.step} if the members have "
         f"agreed on it by then; to check, run: {to_paste(where.root, 'status')}"

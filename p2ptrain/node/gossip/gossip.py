@@ -34,6 +34,7 @@ from p2ptrain.node.gossip.allowlist_gossip import offer_allowlist, take_allowlis
 from p2ptrain.node.gossip.allowlist_notices import AllowlistNotices
 from p2ptrain.node.gossip.amendment_gossip import take_amendments
 from p2ptrain.node.gossip.grant_gossip import take_grants
+from p2ptrain.node.gossip.hand_over_gossip import offer_hand_overs, take_hand_overs
 from p2ptrain.node.gossip.own_endpoint import own_endpoint, told_addresses
 from p2ptrain.node.gossip.reachability import judged_reach
 from p2ptrain.node.state.context import Context
@@ -47,6 +48,7 @@ from p2ptrain.peers.protocol_names import (
     allowlist_topic,
     amendments_topic,
     grants_topic,
+    hand_overs_topic,
     heartbeat_topic,
     ledger_topic,
 )
@@ -158,10 +160,12 @@ async def listen(
             (allowlist_topic(run), partial(take_allowlist, nursery, notices or AllowlistNotices())),
             (amendments_topic(run), take_amendments),
             (grants_topic(run), take_grants),
+            (hand_overs_topic(run), take_hand_overs),
             *(others or {}).items(),
         ):
             nursery.start_soon(_follow, context, network.subscribe(topic), handle)
         nursery.start_soon(offer_allowlist, context)
+        nursery.start_soon(offer_hand_overs, context)
         nursery.start_soon(_report_floods, context)
 
 

@@ -69,6 +69,8 @@ async def _newer_list_of(context: Context, peer: PeerId) -> bool | None:
     """Ask `peer` for its allowlist. Return True if a newer one was stored, otherwise None."""
     try:
         reply = await send_hello(context.network, peer, HelloRequest(context.run, b""))
+        if reply.hand_overs and context.admission.adopt_hand_overs(reply.hand_overs):
+            context.amendments.use_run(context.admission.run)
         newer = bool(reply.allowlist) and context.admission.adopt_if_newer(reply.allowlist)
         if reply.amendments:
             context.amendments.adopt_new(reply.amendments, context.ledger.snapshot.terms)

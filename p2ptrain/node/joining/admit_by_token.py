@@ -68,7 +68,7 @@ async def admit_by_token(context: Context) -> None:
 def _judged(context: Context, before: Judged) -> Judged:
     """Check the requests that arrived since `before`. A request is checked once, since checking
     takes three signatures."""
-    pending, run = context.join_requests.pending, context.around.run
+    pending, run = context.join_requests.pending, context.admission.run
     after: Judged = {}
     for peer in open_requests(context):
         signed = pending[peer].signed

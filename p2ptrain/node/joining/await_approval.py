@@ -65,7 +65,7 @@ its user more than that the node is not on the list."""
 class DecisionNews:
     """News from peers that arrived since this waiting node last asked them."""
 
-    run: Run
+    admission: Admission
     me: PeerId
     denial: Denial | None = None
     """The newest denial of this node that has not ended."""
@@ -77,7 +77,7 @@ class DecisionNews:
 
         Raises RunMismatch, RemoteProtocolError: the organiser of this run did not sign it."""
         if payload:
-            fresh = SignedDenial.from_bytes(payload, self.run).denial
+            fresh = SignedDenial.from_bytes(payload, self.admission.run).denial
             newer = self.denial is None or self.denial.created_unix < fresh.created_unix
             if fresh.peer == self.me and newer and fresh.holds(time.time()):
                 self.denial = fresh
@@ -120,7 +120,7 @@ async def be_admitted(
         is not admitted, and the user does not want it to wait."""
     if admission.admits(identity.peer):
         return
-    news = DecisionNews(run, identity.peer)
+    news = DecisionNews(admission, identity.peer)
     network.handle(DECISION_PROTOCOL, news.take, bytes_max=DENIAL_BYTES_MAX, anyone=True)
     ask = partial(_request, identity, run, config)
     look = partial(_refresh, network, ask, run, admission, reception.journal, identity.peer)
@@ -206,6 +206,8 @@ async def _refresh(
     The addresses that `peer` sends are used only if the organiser has admitted `peer`."""
     try:
         reply = await send_hello(network, peer, HelloRequest(run.id, request()))
+        if reply.hand_overs:
+            admission.adopt_hand_overs(reply.hand_overs)
         if reply.allowlist:
             admission.adopt_if_newer(reply.allowlist)
         if reply.grants:

@@ -50,7 +50,7 @@ def reload_denials(context: Context) -> int:
     their number.
 
     Raises ConfigError: the file is damaged."""
-    found = load_denials(context.home.denials, context.around.run)
+    found = load_denials(context.home.denials, context.admission.run)
     context.join_requests.denials = {each.denial.peer: each for each in found}
     context.changes.notify_all()
     return len(found)
@@ -63,7 +63,7 @@ def take_decisions(context: Context) -> None:
         requests = context.join_requests
         if payload == ASK_AGAIN:
             return b""
-        fresh = SignedDenial.from_bytes(payload, context.around.run)
+        fresh = SignedDenial.from_bytes(payload, context.admission.run)
         waiting = {
             each: known
             for each, known in requests.denials.items()

@@ -21,6 +21,7 @@ from p2ptrain.config.node import NOTE_CHARACTERS_MAX
 from p2ptrain.errors import PeerError, RemoteProtocolError, TryLater
 from p2ptrain.ids import PeerId
 from p2ptrain.names import label
+from p2ptrain.node.gossip.hand_over_gossip import encoded_hand_overs
 from p2ptrain.node.gossip.hello_client import send_hello
 from p2ptrain.node.joining.decisions import denial_of
 from p2ptrain.node.state.context import Context
@@ -80,6 +81,7 @@ def answer_hellos(context: Context) -> None:
                 admitted=admitted,
                 peers=_shared_addresses(context) if admitted else {},
                 grants=encode_grants(grants) if (grants := context.admission.grants) else b"",
+                hand_overs=encoded_hand_overs(context),
             )
         )
 

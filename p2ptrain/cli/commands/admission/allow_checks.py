@@ -73,7 +73,7 @@ def changed_list(
 def counts_revisions(where: Home, run: Run) -> bool:
     """Return whether lists of this run count revisions (see `run/allowlist`): there are other
     organisers or delegates."""
-    return len(run.manifest.organiser_keys) > 1 or has_delegates(where, run)
+    return len(run.organisers) > 1 or has_delegates(where, run)
 
 
 def ask_neighbours(where: Home) -> tuple[PeerId, ...]:
@@ -136,7 +136,7 @@ def check_quorum(run: Run, voters: Sequence[PeerId], after: Allowlist, peer: Pee
 
     if not voters:
         return
-    stay = {*run.manifest.organiser_keys, *run.manifest.founders, *after.peers}
+    stay = {*run.organisers, *run.manifest.founders, *after.peers}
     gone = missing(run.manifest.policy.quorum, voters, stay)
     if peer not in gone:
         return

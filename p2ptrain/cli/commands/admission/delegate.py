@@ -6,6 +6,7 @@ it in their ledger, so it holds even if all organisers are gone.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,7 +14,7 @@ import typer
 from p2ptrain.cli.commands.admission.allow import notify_list
 from p2ptrain.cli.commands.admission.role_option import role_from
 from p2ptrain.cli.homes import HomeOption, open_home, organiser_of, run_of
-from p2ptrain.cli.output import JsonOption, examples, progress, result_json, result_or_json
+from p2ptrain.cli.output import JsonOption, examples, progress, result_or_json
 from p2ptrain.cli.peer_choice import chosen_peer
 from p2ptrain.errors import ConfigError, counted
 from p2ptrain.suggested_command import to_paste
@@ -64,12 +65,6 @@ def delegate(
     Your revocations and denials outrank a delegate's decisions. If you take the right back, the
     peers that the delegate admitted are put on your allowlist first, unless you give --drop-peers.
     """
-    from p2ptrain.cli.commands.admission.proposals import missing_signatures, offer
-    from p2ptrain.cli.commands.run_amend import amend, course_of, next_step
-    from p2ptrain.names import label
-    from p2ptrain.run import Amendment, load_amendments
-    from p2ptrain.run.amendment import ADMITTERS_MAX
-
     where = open_home(home)
     run = run_of(where)
     organiser = organiser_of(where, run)
@@ -80,35 +75,64 @@ def delegate(
         )
     now = _delegates(where, run)
     chosen = chosen_peer(peer, now if revoke else _members(where, run), of="peers on the list")
-    after = sorted(now - {chosen}) if revoke else sorted(now | {chosen})
-    if set(after) == now:
+    after = _changed(where, now, chosen, revoke=revoke)
+    kept = [] if drop_peers or not revoke else keep_peers(where, run, organiser, chosen, as_json)
+    _amend(where, run, organiser, after, from_step, kept, as_json=as_json)
+    progress(f"the whole id of {label_of(chosen)} is {chosen}")
+
+
+def label_of(peer: PeerId) -> str:
+    from p2ptrain.names import label
+
+    return label(peer)
+
+
+def _changed(where: Home, now: set[PeerId], chosen: PeerId, *, revoke: bool) -> list[PeerId]:
+    """Return the delegates with or without `chosen`. Raises ConfigError: this changes nothing, or
+    there would be too many."""
+    from p2ptrain.run.amendment import ADMITTERS_MAX
+
+    if (chosen in now) != revoke:
         raise ConfigError(
-            f"{label(chosen)} is {'not a' if revoke else 'a'} delegate already",
+            f"{label_of(chosen)} is {'not a' if revoke else 'a'} delegate already",
             code="AMEND-VALUE",
-            evidence=[f"delegates: {', '.join(map(label, sorted(now))) or 'none'}"],
+            evidence=[f"delegates: {', '.join(map(label_of, sorted(now))) or 'none'}"],
             do="choose another peer",
         )
+    after = sorted(now ^ {chosen})
     if len(after) > ADMITTERS_MAX:
         raise ConfigError(
             f"a run has at most {ADMITTERS_MAX} delegates",
             code="AMEND-VALUE",
             do=f"take the right back from one: {to_paste(where.root, 'peers delegate --revoke')}",
         )
-    kept = [] if drop_peers or not revoke else keep_peers(where, run, organiser, chosen, as_json)
+    return after
+
+
+def _amend(
+    where: Home,
+    run: Run,
+    organiser: Identity,
+    delegates: Sequence[PeerId],
+    from_step: int | None,
+    kept: Sequence[PeerId],
+    *,
+    as_json: bool,
+) -> None:
+    """Sign the amendment that names `delegates`, and publish it or pass it on as a proposal."""
+    from p2ptrain.cli.commands.admission.proposals import passed_on
+    from p2ptrain.cli.commands.run_amend import amend, course_of, next_step
+    from p2ptrain.run import Amendment, load_amendments
+
     held = load_amendments(where.amendments, run)
     step = from_step or next_step(run, course_of(where, run), held)
-    wanted = Amendment(run.id, 1, step, admitters=tuple(after))
+    wanted = Amendment(run.id, 1, step, admitters=tuple(delegates))
     made = amend(where, run, organiser, wanted, far=True)
-    facts = made.amendment.facts | {"digest": made.digest, "kept_peers": kept}
-    if missing_signatures(run, made.signed):
-        offered = offer(where, run, made.signed, quiet=as_json)
-        progress(f"the proposal is amendment {made.amendment.number}: {made.amendment.words}")
-        if as_json:
-            result_json(facts | offered.facts)
+    facts = made.amendment.facts | {"digest": made.digest, "kept_peers": list(kept)}
+    if passed_on(where, run, made, as_json=as_json, more=facts):
         return
     words = f"amendment {made.amendment.number}: {made.amendment.words}"
     result_or_json(words, facts, as_json=as_json)
-    progress(f"its whole id is {chosen}")
     progress(
         f"this applies from outer step {step} on, once the members have agreed on it; to check, "
         f"run: {to_paste(where.root, 'status')}"

@@ -318,7 +318,7 @@ def ls(home: HomeOption = None, as_json: JsonOption = False) -> None:
 
 
 def _role(run: Run, peer: PeerId) -> str:
-    if peer in run.manifest.organiser_keys:
+    if peer in run.organisers:
         return "  organiser"
     return "  founder" if peer in run.manifest.founders else ""
 

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import base64
 import binascii
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from p2ptrain.cli.output import progress, result
+from p2ptrain.cli.output import progress, result, result_json
 from p2ptrain.errors import ConfigError, counted
 
 if TYPE_CHECKING:
     from p2ptrain.archive.home import Home
-    from p2ptrain.run import Run, Signed
+    from p2ptrain.run import Run, Signed, SignedAmendment
 
 PREFIX = "p2ptrain-proposal:"
 STRING_BYTES_MAX = 4096
@@ -45,6 +46,20 @@ class Offered:
             "signed_by": list(self.signed_by),
             "signatures_missing": self.missing,
         }
+
+
+def passed_on(
+    where: Home, run: Run, made: SignedAmendment, *, as_json: bool, more: Mapping[str, object]
+) -> bool:
+    """Return False if enough organisers have signed the amendment. Otherwise pass it on as a
+    proposal. `more` are further facts for `--json`."""
+    if not missing_signatures(run, made.signed):
+        return False
+    offered = offer(where, run, made.signed, quiet=as_json)
+    progress(f"the proposal is amendment {made.amendment.number}: {made.amendment.words}")
+    if as_json:
+        result_json({**more, **offered.facts})
+    return True
 
 
 def missing_signatures(run: Run, signed: Signed) -> int:

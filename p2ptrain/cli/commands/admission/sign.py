@@ -14,13 +14,21 @@ from p2ptrain.cli.commands.admission.proposals import (
     read_proposal,
 )
 from p2ptrain.cli.commands.run_amend import notify_amendments
+from p2ptrain.cli.commands.run_hand_over import check_keys, save
 from p2ptrain.cli.homes import HomeOption, open_home, organiser_of, run_of
 from p2ptrain.cli.output import JsonOption, examples, progress, result, result_json
 from p2ptrain.errors import ConfigError, RemoteProtocolError, TryLater, counted
 
 if TYPE_CHECKING:
     from p2ptrain.archive.home import Home
-    from p2ptrain.run import Allowlist, Run, Signed, SignedAllowlist, SignedAmendment
+    from p2ptrain.run import (
+        Allowlist,
+        Run,
+        Signed,
+        SignedAllowlist,
+        SignedAmendment,
+        SignedHandOver,
+    )
 
 EXAMPLES = examples(
     "p2ptrain peers sign p2ptrain-proposal:…", "p2ptrain peers sign proposal-allowlist-1a2b3c4d5e6f"
@@ -41,7 +49,7 @@ def sign(
     home: HomeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Sign an allowlist or an amendment that another organiser proposes.
+    """Sign an allowlist, an amendment or a hand-over that another organiser proposes.
 
     The output shows what the document changes. When enough organisers have signed, it is published.
     """
@@ -66,17 +74,19 @@ def sign(
         result_json(facts | {"published": not missing, "changes": lines})
 
 
-def _decoded(data: bytes, run: Run) -> SignedAllowlist | SignedAmendment:
+def _decoded(data: bytes, run: Run) -> SignedAllowlist | SignedAmendment | SignedHandOver:
     """Return the document in `data`. Raises ConfigError: it is not a proposal of an organiser of
     this run."""
     from p2ptrain.encoding import unpack
-    from p2ptrain.run import SignedAllowlist, SignedAmendment
+    from p2ptrain.run import SignedAllowlist, SignedAmendment, SignedHandOver
 
     try:
         value = unpack(data, bytes_max=FILE_BYTES_MAX)
         kind = value.get("kind") if isinstance(value, dict) else None
         if kind == "amendment":
             return SignedAmendment.from_bytes(data, run, signatures_min=1)
+        if kind == "hand-over":
+            return SignedHandOver.from_bytes(data, run.id)
         return SignedAllowlist.from_bytes(data, run, signatures_min=1)
     except RemoteProtocolError as exc:
         raise ConfigError(
@@ -88,13 +98,21 @@ def _decoded(data: bytes, run: Run) -> SignedAllowlist | SignedAmendment:
 
 
 def _check(
-    where: Home, run: Run, made: SignedAllowlist | SignedAmendment, *, anyway: bool
+    where: Home,
+    run: Run,
+    made: SignedAllowlist | SignedAmendment | SignedHandOver,
+    *,
+    anyway: bool,
 ) -> list[str]:
     """Return lines that say what the document changes.
 
     Raises TryLater, ConfigError: it was made from an older list, or it has no effect any more."""
-    from p2ptrain.run import SignedAllowlist, load_allowlist, load_amendments
+    from p2ptrain.run import SignedAllowlist, SignedHandOver, load_allowlist, load_amendments
 
+    if isinstance(made, SignedHandOver):
+        check_keys(run, made)
+        said = made.hand_over
+        return [f"the organiser's key {said.old}", f"is replaced by {said.new}"]
     if not isinstance(made, SignedAllowlist):
         held = [each.amendment.number for each in load_amendments(where.amendments, run)]
         number = made.amendment.number
@@ -137,12 +155,16 @@ def _publish(where: Home, run: Run, signed: Signed) -> None:
     from p2ptrain.run import (
         SignedAllowlist,
         SignedAmendment,
+        SignedHandOver,
         load_amendments,
         save_allowlist,
         save_amendments,
     )
 
     data = signed.to_bytes()
+    if signed.kind == "hand-over":
+        save(where, run, SignedHandOver.from_bytes(data, run.id))
+        return
     if signed.kind == "amendment":
         held = load_amendments(where.amendments, run)
         save_amendments(where.amendments, [*held, SignedAmendment.from_bytes(data, run)])
