@@ -38,6 +38,7 @@ from p2ptrain.net import Network, open_network
 from p2ptrain.node.gossip.hello_client import send_hello
 from p2ptrain.peers.hello_messages import HelloRequest
 from p2ptrain.run import TRAINER, Role, Run, SignedAllowlist, load_run
+from p2ptrain.run.files import hand_overs_in
 from p2ptrain.suggested_command import to_paste
 
 CONNECT_S = 10.0
@@ -227,6 +228,8 @@ async def _first_run(
         try:
             reply = await send_hello(network, peer, HelloRequest(subject.config.run or "", b""))
             run = Run.from_bytes(reply.manifest)
+            if reply.hand_overs:
+                run = run.with_hand_overs(hand_overs_in(reply.hand_overs, run))
             allowed = SignedAllowlist.from_bytes(reply.allowlist, run) if reply.allowlist else None
         except VersionMismatch as exc:
             failed.append(fault_of("run", exc))
