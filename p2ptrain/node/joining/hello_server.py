@@ -147,15 +147,14 @@ async def pass_requests_on(context: Context, *, pause_s: float = PASS_ON_S) -> N
             for other, peer in due.items():
                 if peer is not None:
                     told_s[peer, other] = context.now()
-                    nursery.start_soon(_pass_on, context, peer, other)
+                    nursery.start_soon(_pass_on, context, peer, pending[peer].signed, other)
         await trio.sleep(pause_s)
 
 
-async def _pass_on(context: Context, peer: PeerId, decider: PeerId) -> None:
+async def _pass_on(context: Context, peer: PeerId, signed: bytes, decider: PeerId) -> None:
     """Forward the request of `peer` to the node `decider`."""
-    request = HelloRequest(context.run, context.join_requests.pending[peer].signed)
     try:
-        await send_hello(context.network, decider, request)
+        await send_hello(context.network, decider, HelloRequest(context.run, signed))
     except (PeerError, RemoteProtocolError) as exc:
         context.journal.write("not-passed-on", peer=peer, code=exc.code, reason=exc.what)
 

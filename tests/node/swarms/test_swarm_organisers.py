@@ -34,7 +34,7 @@ LEAD_STEPS = 12
 async def new_volunteer(s: Swarm, name: str = "eve") -> SwarmNode:
     """Let a volunteer, which only knows Ann, ask to join."""
     eve = s.add(name)
-    eve.timing = replace(eve.timing, approval_look_s=600.0)
+    eve.timing = replace(eve.timing, approval_look_s=10.0)
     s.nursery.start_soon(partial(s.start, name, bootstrap="ann"))
     return eve
 
