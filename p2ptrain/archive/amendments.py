@@ -46,6 +46,10 @@ class Amendments:
     def of(cls, home: Home, run: Run) -> Amendments:
         return cls(run, home.amendments)
 
+    def use_run(self, run: Run) -> None:
+        """Check amendments with the organisers' keys of `run` from now on."""
+        self._run = run
+
     @property
     def held(self) -> tuple[SignedAmendment, ...]:
         """All amendments that this node has, sorted by number."""

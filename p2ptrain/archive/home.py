@@ -29,6 +29,9 @@ class Home:
         self.allowlist: Final = self.run / "allowlist.signed"  # the newest one that was received
         self.amendments: Final = self.run / "amendments.signed"  # all that were received
         self.denials: Final = self.run / "denials.signed"  # that the organiser signed here
+        self.grants: Final = self.run / "grants.signed"  # of delegates, all that were received
+        self.hand_overs: Final = self.run / "hand-overs.signed"  # of the organisers' keys
+        self.to_merge: Final = self.run / "to-merge.signed"  # allowlists that lost to another one
         self.token_uses: Final = self.run / "token-uses"  # the peers that each token admitted
         self.signing: Final = self.run / "signing.lock"  # held while an allowlist is signed
         self.agreed: Final = self.run / "agreed"  # the run that the user agreed to

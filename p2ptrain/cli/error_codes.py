@@ -159,9 +159,32 @@ AUTH-PENDING: Your node is not on the run's allowlist yet. It has asked to join.
 AUTH-DENIED: The organiser has denied your node's request to join, or your node is not allowed to do
     what it asked for. The message shows the organiser's reason and until when it holds, if there is
     one. Ask the organiser, who can still admit the node with: p2ptrain peers approve PEER.
-AUTH-REVOKED: The organiser has removed your node from the run's allowlist.
-AUTH-ORGANISER: Only the holder of the organiser's key can amend a run or change its allowlist. The
-    key is in the home from which the run was published.
+AUTH-REVOKED: The organiser has removed your node from the run's allowlist, or the delegate that
+    admitted it is no longer a delegate.
+AUTH-READER: The organiser has changed your node's role from trainer to reader. Start the node again
+    to serve the run without training, or ask the organiser.
+AUTH-ORGANISER: Only the holder of an organiser's key can amend a run or change its allowlist. The
+    key is in the home from which the run was published, or in the home of a co-organiser.
+ALLOW-MERGE: Organisers signed two allowlists at the same time. All nodes use one of them, and it
+    lacks decisions of the other one. Approve or revoke the named peers again; the command merges
+    both lists, and the other organisers sign the result.
+ALLOW-FULL: The allowlist has reached its limit of 4,096 peers, or of 2,048 peers whose admission
+    was changed. No further peer can be added.
+HAND-OVER-ALONE: The run has one organiser, and its key is lost. Nobody else may sign for it, so the
+    key cannot be replaced. Delegates can still admit peers. Name co-organisers in the next run.
+HAND-OVER-KEY: The key that you want to replace does not sign for the organisers now, or the new key
+    is or was an organiser's already. Each key can be replaced once.
+PROPOSAL: The text or file is not a proposal of an organiser of this run. Copy the whole string, or
+    ask for the file.
+PROPOSAL-OLD: The proposal was made from an older allowlist, or its number is used already. Ask the
+    organiser who made it to repeat the command.
+GRANT-REVOKED: An organiser has revoked or denied this peer, so a delegate cannot admit it. Ask an
+    organiser to approve it.
+GRANT-FULL: A delegate can admit 64 peers, and has admitted as many. An organiser can name the
+    delegate again, which allows 64 more.
+ROLE-READER: Your node is admitted as a reader. It fetches and serves the run, but never trains or
+    votes.
+ROLE-TRAINER: Your node started as a reader, and the organiser lets it train now. Start it again.
 ID-IN-USE: A node with this identity is already running. Two of them would vote twice. Give each
     node a --home of its own, and never copy an identity.key.
 VOTER-LIED: A voter signed two statements that contradict each other, which proves that it lied. The

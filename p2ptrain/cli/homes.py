@@ -98,7 +98,7 @@ def _no_run(path: Path) -> ConfigError:
 
 
 def organiser_of(home: Home, run: Run) -> Identity:
-    """Return the identity in this home, which must be the organiser of `run`.
+    """Return the identity in this home, which must be an organiser of `run`.
 
     Raises NotAuthorised: the home has no key, or a different peer's key.
     """
@@ -107,13 +107,21 @@ def organiser_of(home: Home, run: Run) -> Identity:
 
     # A home that has a run but no key was restored without the key. A new key would only hide that.
     identity = load_or_create(home.identity) if home.identity.exists() else None
-    if identity is None or identity.peer != run.manifest.organiser:
+    if identity is None or identity.peer not in run.organisers:
         key = "there is no key" if identity is None else f"the key of {label(identity.peer)} is"
         raise NotAuthorised(
             f"only the organiser of run {run.manifest.name!r} can amend it or change its allowlist",
             code="AUTH-ORGANISER",
-            evidence=[f"the organiser is {label(run.manifest.organiser)}", f"{key} in {home.root}"],
-            do="use --home with the folder that the run was published from",
+            evidence=[
+                *(f"the organiser is {label(each)}" for each in run.organisers),
+                f"{key} in {home.root}",
+            ],
+            do=(
+                "use --home with the folder that the run was published from, or with the home of "
+                "a co-organiser"
+                if run.manifest.organisers.peers
+                else "use --home with the folder that the run was published from"
+            ),
         )
     return identity
 

@@ -28,12 +28,13 @@ from p2ptrain.cli.commands import (
     ledger_trained,
     node,
     run,
+    run_hand_over,
     simulate,
     status,
     store,
     verify,
 )
-from p2ptrain.cli.commands.admission import allow, invite, join, peers
+from p2ptrain.cli.commands.admission import allow, delegate, invite, join, peers, sign
 from p2ptrain.cli.output import examples, result, result_json
 from p2ptrain.cli.outside import USUAL, Outside, placed_in
 from p2ptrain.cli.rendering import error_json, show_error
@@ -68,8 +69,11 @@ app.command("invite", epilog=invite.EXAMPLES)(invite.invite)
 app.command("status", epilog=status.STATUS_EXAMPLES)(status.status)
 app.command("doctor", epilog=doctor.EXAMPLES)(doctor.doctor)
 app.command("id", epilog=status.ID_EXAMPLES)(status.identity)
+run.app.command("hand-over", epilog=run_hand_over.EXAMPLES)(run_hand_over.hand_over)
 app.add_typer(run.app, name="run")
 app.add_typer(data.app, name="data")
+peers.app.command("delegate", epilog=delegate.EXAMPLES)(delegate.delegate)
+peers.app.command("sign", epilog=sign.EXAMPLES)(sign.sign)
 app.add_typer(peers.app, name="peers")
 app.add_typer(allow.app, name="allow", hidden=True)
 ledger.app.command("evidence", epilog=ledger_evidence.EXAMPLES)(ledger_evidence.evidence)

@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from p2ptrain.errors import ConfigError, counted
+from p2ptrain.identity import is_peer_id
 
 Count = Annotated[int, Field(ge=1, le=2**40)]
 Size = Annotated[int, Field(ge=1, le=2**24)]
@@ -46,6 +47,30 @@ class Section(BaseModel):
 class RunSection(Section):
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,39}$")]
     admission: Literal["allowlist", "open"] = "allowlist"
+
+
+class OrganisersSection(Section):
+    """The [organisers] table: the peer ids of further organisers, and how many organisers, the
+    publisher included, must sign an allowlist or an amendment.
+    """
+
+    peers: Annotated[tuple[str, ...], Field(max_length=7)] = ()
+    signatures_min: Annotated[int, Field(ge=1, le=8)] = 1
+
+    @model_validator(mode="after")
+    def _can_sign(self) -> OrganisersSection:
+        for peer in self.peers:
+            if not is_peer_id(peer):
+                raise ValueError(f"{peer[:80]!r} is not a peer id")
+        if len(set(self.peers)) < len(self.peers):
+            raise ValueError("a peer is listed twice")
+        number = len(self.peers) + 1
+        if self.signatures_min > number:
+            raise ValueError(
+                f"signatures_min is {self.signatures_min}, but the run has only "
+                f"{counted(number, 'organiser')}, with the publisher"
+            )
+        return self
 
 
 class ModelSection(Section):
@@ -208,6 +233,7 @@ class RunFile(Section):
     """The whole file. Each section is a TOML table of the same name."""
 
     run: RunSection
+    organisers: OrganisersSection = OrganisersSection()
     model: ModelSection
     data: DataSection = DataSection()
     inner: InnerSection

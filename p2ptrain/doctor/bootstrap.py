@@ -39,7 +39,8 @@ from p2ptrain.names import label
 from p2ptrain.net import Network, open_network
 from p2ptrain.node.gossip.hello_client import send_hello
 from p2ptrain.peers.hello_messages import HelloRequest
-from p2ptrain.run import Run, SignedAllowlist, load_run
+from p2ptrain.run import TRAINER, Role, Run, SignedAllowlist, load_run
+from p2ptrain.run.files import hand_overs_in
 from p2ptrain.suggested_command import to_paste
 
 CONNECT_S = 10.0
@@ -126,9 +127,11 @@ def judge_admission(
             fix=f"run {to_paste(home, 'id')}, and send the id that it prints to the organiser",
             code="AUTH-PENDING",
         )
-    listed = set(allowed.allowlist.peers) if allowed is not None else set[PeerId]()
-    if me in listed | {manifest.organiser, *manifest.founders}:
+    listed = allowed.allowlist.roles if allowed is not None else dict[PeerId, Role]()
+    if me in (*run.organisers, *manifest.founders) or listed.get(me) == TRAINER:
         return good("admission", f"you are {label(me)}, and on the run's allowlist")
+    if me in listed:
+        return good("admission", f"you are {label(me)}, and on the run's allowlist as a reader")
     return warning(
         "admission",
         f"you are {label(me)}, and not on the run's allowlist yet",
@@ -280,6 +283,8 @@ async def _first_run(
         try:
             reply = await send_hello(network, peer, HelloRequest(subject.config.run or "", b""))
             run = Run.from_bytes(reply.manifest)
+            if reply.hand_overs:
+                run = run.with_hand_overs(hand_overs_in(reply.hand_overs, run))
             allowed = SignedAllowlist.from_bytes(reply.allowlist, run) if reply.allowlist else None
         except VersionMismatch as exc:
             failed.append(fault_of("run", exc))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 
 import trio
@@ -53,7 +54,7 @@ async def open_node(
     identity, journal = load_or_create(home.identity), reception.journal
     say(f"you are {label(identity.peer)}")
     await _check(config, home, find_run.known_run(home, config), reception, say)
-    admission = Admission(home)
+    admission = Admission(home, identity.peer)
     async with open_network(
         identity,
         listen=config.listen,
@@ -76,7 +77,7 @@ async def open_node(
             journal,
             say,
             disk,
-            rank=lambda peer: ADMITTED if admission.admits(peer) else STRANGER,
+            rank=lambda peer: ADMITTED if admission.may_train(peer) else STRANGER,
             draw=random.SystemRandom(),
         )
         around = Surroundings(
@@ -93,8 +94,17 @@ async def open_node(
             reception.doubts,
             started.members_answered,
         )
+        around = _in_its_role(around, say)
         async with assembled(around) as context:
             yield context
+
+
+def _in_its_role(around: Surroundings, say: find_run.PrintLine) -> Surroundings:
+    """Return `around`, configured as for a seed if this node is admitted as a reader."""
+    if around.config.seed or not around.admission.is_reader(around.identity.peer):
+        return around
+    say("this node is admitted as a reader: it fetches and serves the run, but never trains")
+    return replace(around, config=replace(around.config, seed=True))
 
 
 async def _join(
@@ -145,7 +155,7 @@ async def _join(
         look_s=timing.approval_look_s,
     )
     network.refresh_admission()
-    return run
+    return admission.run
 
 
 async def _found(

@@ -22,15 +22,18 @@ from p2ptrain.node.gossip import connections
 from p2ptrain.node.gossip.amendment_gossip import keep_amended
 from p2ptrain.node.gossip.endpoint_exchange import answer_introductions
 from p2ptrain.node.gossip.gossip import listen, send_heartbeats
+from p2ptrain.node.gossip.grant_gossip import keep_grants
 from p2ptrain.node.gossip.network_change import notice_new_network
 from p2ptrain.node.gossip.path_probes import probe_paths
 from p2ptrain.node.gossip.reach_answers import answer_reach_questions
 from p2ptrain.node.gossip.reach_task import watch_reach
 from p2ptrain.node.gossip.revocation import notice_revocation
+from p2ptrain.node.gossip.role_change import notice_role
 from p2ptrain.node.joining import decisions, duplicate_identity, hello_server
 from p2ptrain.node.joining.admit_by_token import admit_by_token
 from p2ptrain.node.joining.base_server import serve_bases
 from p2ptrain.node.joining.find_run import PrintLine
+from p2ptrain.node.joining.merge_lists import merge_lists
 from p2ptrain.node.optimizer_sharing.donor import donate
 from p2ptrain.node.outer_state.data_index import learn_data
 from p2ptrain.node.outer_state.outer_task import keep_outer_state
@@ -63,6 +66,7 @@ _PRESENT = (
     notice_pruned,
     duplicate_identity.watch_for_duplicates,
     keep_amended,
+    keep_grants,
 )
 
 
@@ -107,6 +111,8 @@ async def run_tasks(
         nursery.start_soon(answer_meetings, context)
         nursery.start_soon(decisions.tell_decisions, context)
         nursery.start_soon(admit_by_token, context)
+        nursery.start_soon(merge_lists, context)
+        nursery.start_soon(notice_role, context)
         await learn_data(context)
         nursery.start_soon(keep_outer_state, context)
         nursery.start_soon(fetch_ahead, context)
@@ -125,13 +131,14 @@ async def run_tasks(
 
 
 async def serve_only(context: Context) -> None:
-    """Serve as a seed, which does not train. Report at the beginning of every outer step that it is
-    ready with 0 tokens: a reduce begins only when a quorum of the voters is ready."""
+    """Serve as a seed or a reader, which do not train. A seed reports at the beginning of every
+    outer step that it is ready with 0 tokens: a reduce begins only when a quorum of the voters is
+    ready. A reader reports nothing."""
     context.state.set_state(Serving())
     told_step = -1
     while True:
         step = context.ledger.snapshot.step
-        if step != told_step:
+        if step != told_step and context.admission.may_train(context.me):
             told_step = step
             await context.ledger.submit(Ready(context.me, step, 0, 0))
         else:

@@ -2,10 +2,10 @@
 are.
 
     newcomer ── hello: the run it expects, a signed request to join ──► any node
-    newcomer ◄── manifest, allowlist, amendments, admitted or not, peers, addresses ── that node
+    newcomer ◄── manifest, allowlist, amendments, grants, admitted or not, peers ── that node
 
 Anybody may ask, but only an admitted peer learns other peers' addresses. The newcomer checks the
-manifest and the allowlist itself: it trusts only the organiser who signed them.
+documents itself: it trusts only their signers.
 """
 
 from __future__ import annotations
@@ -37,15 +37,18 @@ class HelloRequest:
 
 @dataclass(frozen=True, slots=True)
 class HelloReply:
-    """The answer to a newcomer. `manifest` and `allowlist` are signed documents, and `amendments`
-    is an encoded list of signed documents. The documents are not checked here; all except the
-    manifest may be empty. `peers` are other peers with their addresses."""
+    """The answer to a newcomer. `manifest` and `allowlist` are signed documents, and
+    `amendments`, `grants` and `hand_overs` are encoded lists of signed documents. The documents are
+    not checked here; all except the manifest may be empty. `peers` are other peers with their
+    addresses."""
 
     manifest: bytes
     allowlist: bytes
     amendments: bytes
     admitted: bool
     peers: Mapping[PeerId, tuple[str, ...]]
+    grants: bytes = b""
+    hand_overs: bytes = b""
 
 
 def encode_request(request: HelloRequest) -> bytes:
@@ -63,8 +66,10 @@ def decode_request(data: bytes) -> HelloRequest:
 
 def encode_reply(reply: HelloReply) -> bytes:
     told = list(reply.peers.items())[:PEERS_TOLD_MAX]
+    later = {"grants": reply.grants, "hand_overs": reply.hand_overs}
     return pack(
         {
+            **{name: data for name, data in later.items() if data},  # As in earlier versions.
             "manifest": reply.manifest,
             "allowlist": reply.allowlist,
             "amendments": reply.amendments,
@@ -77,7 +82,11 @@ def encode_reply(reply: HelloReply) -> bytes:
 def decode_reply(data: bytes) -> HelloReply:
     """Decode a reply. Raises RemoteProtocolError if `encode_reply` cannot have made it."""
     value = unpack(data, bytes_max=HELLO_BYTES_MAX)
-    documents = dict.fromkeys(("manifest", "allowlist", "amendments"), bytes)
+    if isinstance(value, dict):
+        value = {"grants": b"", "hand_overs": b"", **value}
+    documents = dict.fromkeys(
+        ("manifest", "allowlist", "amendments", "grants", "hand_overs"), bytes
+    )
     wire: dict[str, Any] = {**fields(value, **documents, admitted=bool, peers=dict)}
     if len(wire["peers"]) > PEERS_TOLD_MAX:
         raise RemoteProtocolError("a hello lists too many peers")

@@ -10,9 +10,9 @@ Handler = Callable[[PeerId, bytes], Awaitable[bytes]]
 """`await handler(peer, request)` returns the reply to a peer's request."""
 
 HELLO_PROTOCOL = "/p2ptrain/hello/1"
-HELLO_BYTES_MAX = 1 << 20
-"""Maximum size of a hello in bytes. It holds a manifest (64 kB), an allowlist of 4,096 peers (240
-kB), 128 amendments (130 kB) and some addresses."""
+HELLO_BYTES_MAX = 5 << 18
+"""Maximum size of a hello in bytes. It holds a manifest (64 kB), an allowlist of 4,096 peers (350
+kB), 128 amendments (310 kB), 512 grants (270 kB), 32 hand-overs (60 kB) and some addresses."""
 
 DECISION_PROTOCOL = "/p2ptrain/decision/1"
 """Tells a peer that waits for admission that the organiser has decided. The message is a signed
@@ -70,6 +70,16 @@ def allowlist_topic(run: RunId) -> str:
 
 def amendments_topic(run: RunId) -> str:
     return f"/p2ptrain/1/{run}/amendments"
+
+
+def grants_topic(run: RunId) -> str:
+    """Return the topic of delegates' grants."""
+    return f"/p2ptrain/1/{run}/grants"
+
+
+def hand_overs_topic(run: RunId) -> str:
+    """Return the topic of hand-overs of organisers' keys."""
+    return f"/p2ptrain/1/{run}/hand-overs"
 
 
 def provider_key(run: RunId) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 from p2ptrain.archive.home import Home
 from p2ptrain.config.run_file import RunFile, load_run_file
 from p2ptrain.errors import ConfigError
-from p2ptrain.identity import load_or_create
+from p2ptrain.identity import Identity, load_or_create
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.observe.states import size
 from p2ptrain.prepare.machine_check import check_publishing
@@ -41,7 +41,8 @@ def publish_run(
     the organiser's files).
 
     If `founders` is empty, the organiser is the only founder. The organiser and all founders are
-    put on the allowlist, as are the peers in `allowed`.
+    put on the allowlist, as are the peers in `allowed`. If several organisers must sign each list,
+    no list is stored: the caller makes a proposal. The run can begin without a list.
 
     Raises:
         ConfigError: the run file is invalid, the training data cannot be read or are too small, or
@@ -69,11 +70,20 @@ def publish_run(
         created_unix=int(time.time()),
     )
     run = Run.publish(organiser, manifest)
-    allowlist = Allowlist.of(run.id, 1, [organiser.peer, *manifest.founders, *allowed])
-    save_allowlist(home.allowlist, SignedAllowlist.publish(organiser, allowlist))
+    signed = first_list(run, organiser, allowed)
+    if manifest.organisers.signatures_min == 1:
+        save_allowlist(home.allowlist, signed)
     save_run(home.manifest, run)
-    print_line(f"signed run {manifest.name!r}; peers on its allowlist: {len(allowlist.peers)}")
+    print_line(
+        f"signed run {manifest.name!r}; peers on its allowlist: {len(signed.allowlist.peers)}"
+    )
     return run
+
+
+def first_list(run: Run, organiser: Identity, allowed: Sequence[PeerId]) -> SignedAllowlist:
+    """Return the first allowlist of `run`, signed by `organiser` alone."""
+    peers = [*run.manifest.organiser_keys, *run.manifest.founders, *allowed]
+    return SignedAllowlist.publish(organiser, Allowlist.of(run.id, 1, peers))
 
 
 def _make(

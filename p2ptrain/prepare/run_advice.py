@@ -219,7 +219,17 @@ def _shape(run: RunFile, costs: RunCosts) -> Iterator[Lint]:
         yield Lint("model.heads", "heads wider than 256 cannot use fast attention on GPUs")
 
 
+def _organisers(run: RunFile, costs: RunCosts) -> Iterator[Lint]:
+    number, least = len(run.organisers.peers) + 1, run.organisers.signatures_min
+    if number > 1 and least == number:
+        yield Lint(
+            "organisers.signatures_min",
+            f"all {number} organisers must sign, so if one key is lost, nobody can admit peers or "
+            f"replace the key: use {number - 1} or less",
+        )
+
+
 _ADVISERS: tuple[Adviser, ...] = (
     *(_block, _length, _slow_reduce, _policy),
-    *(_muon, _coarse_ring, _fragments, _shape),
+    *(_muon, _coarse_ring, _fragments, _shape, _organisers),
 )

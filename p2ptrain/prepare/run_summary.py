@@ -20,6 +20,9 @@ def run_facts(run: Run) -> dict[str, object]:
         "run": run.id,
         "name": manifest.name,
         "organiser": manifest.organiser,
+        "co_organisers": list(manifest.organisers.peers),
+        "organisers_now": list(run.organisers),
+        "signatures_min": manifest.organisers.signatures_min,
         "created_unix": manifest.created_unix,
         "admission": manifest.admission,
         "quorum": manifest.policy.quorum,
@@ -64,6 +67,7 @@ def run_lines(run: Run) -> list[str]:
     return [
         f"run       {manifest.name} ({run.id})",
         f"signed by {label(manifest.organiser)}, {created}",
+        *_organiser_lines(run),
         f"admission {manifest.admission}; founders: {len(manifest.founders)}",
         f"model     {parameters / 1e6:.2f} M parameters: {counted(model.layers, 'layer')} of width "
         f"{model.width}, {counted(model.heads, 'head')}, vocabulary {model.vocab}, "
@@ -85,6 +89,19 @@ def run_lines(run: Run) -> list[str]:
         f"bound     a participant may change each weight by at most {manifest.influence_max:.3g} "
         "before the average of an outer step",
     ]
+
+
+def _organiser_lines(run: Run) -> Iterator[str]:
+    """Yield the lines about the co-organisers and about keys that were replaced, if any."""
+    from p2ptrain.names import label
+
+    manifest = run.manifest
+    for each in run.hand_overs:
+        yield f"          {label(each.hand_over.old)} is replaced by {label(each.hand_over.new)}"
+    if others := manifest.organisers.peers:
+        names = ", ".join(map(label, others))
+        least = counted(manifest.organisers.signatures_min, "organiser signs", "organisers sign")
+        yield f"with      {names} as co-organisers; {least} each allowlist and amendment"
 
 
 def _joining_lines(asked: int, state: str) -> Iterator[str]:

@@ -21,13 +21,14 @@ from p2ptrain.identity import Identity, is_peer_id
 from p2ptrain.ids import Digest, PeerId, RunId
 from p2ptrain.ledger.chain.values import DELEGATES_MAX, Terms
 from p2ptrain.names import label
-from p2ptrain.run.envelope import Signed
-from p2ptrain.run.manifest import BLOCK_MAX, BLOCK_MIN, INFLUENCE_MAX, CodecName, Run, RunManifest
+from p2ptrain.run.envelope import COSIGNATURES_BYTES_MAX, Signed
+from p2ptrain.run.manifest import BLOCK_MAX, BLOCK_MIN, INFLUENCE_MAX, CodecName, RunManifest
 from p2ptrain.run.organiser import said_by_organiser
+from p2ptrain.run.published_run import Run
 from p2ptrain.run.reading import plain
 
 KIND = "amendment"
-AMENDMENT_BYTES_MAX = 2560
+AMENDMENT_BYTES_MAX = 2560 + COSIGNATURES_BYTES_MAX
 """Maximum length of a signed amendment. Typical ones have about 500 bytes, and one with two lists
 of 16 delegates has 2,250. The limit is low so that lists of amendments are cheap to send."""
 
@@ -87,6 +88,11 @@ class Amendment:
     def changes(self) -> dict[str, object]:
         """The new values by name."""
         return {name: value for name in _WORDS if (value := getattr(self, name)) is not None}
+
+    @property
+    def delegates(self) -> bool:
+        """Whether the amendment says who may decide for the organisers, besides any new values."""
+        return self.admitters is not None or self.voters is not None
 
     @property
     def facts(self) -> dict[str, object]:
@@ -219,14 +225,18 @@ class SignedAmendment:
         return cls._of(amendment, Signed.by(identity, KIND, payload), run)
 
     @classmethod
-    def from_bytes(cls, data: bytes | memoryview, run: Run) -> SignedAmendment:
-        """Return the amendment of `run` in `data`, which may come from any peer.
+    def from_bytes(
+        cls, data: bytes | memoryview, run: Run, *, signatures_min: int | None = None
+    ) -> SignedAmendment:
+        """Return the amendment of `run` in `data`, which may come from any peer. `signatures_min`
+        is by default the number that the manifest requires.
 
         Raises:
             RunMismatch: it is a valid amendment of another run.
-            RemoteProtocolError: it is malformed, altered, too long, invalid, or not signed by the
-                run's organiser.
+            RemoteProtocolError: it is malformed, altered, too long, invalid, or not signed by
+                enough of the run's organisers.
         """
+        required = run.manifest.organisers.signatures_min
         amendment, signed = said_by_organiser(
             Amendment,
             data,
@@ -234,6 +244,7 @@ class SignedAmendment:
             kind=KIND,
             bytes_max=AMENDMENT_BYTES_MAX,
             code="AMEND-SIGNER",
+            signatures_min=required if signatures_min is None else signatures_min,
             optional=_OPTIONAL,
         )
         try:

@@ -15,8 +15,8 @@ from p2ptrain.encoding import pack
 from p2ptrain.identity import Identity, is_peer_id
 from p2ptrain.ids import PeerId, RunId, is_digest
 from p2ptrain.run.envelope import Signed
-from p2ptrain.run.manifest import Run
 from p2ptrain.run.organiser import said_by_organiser
+from p2ptrain.run.published_run import Run
 from p2ptrain.run.reading import plain
 
 KIND = "denial"

@@ -9,6 +9,7 @@ from p2ptrain.config.run_file import RunFile
 from p2ptrain.errors import ConfigError, counted
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ipc.trainer_config import InnerSpec, ModelSpec
+from p2ptrain.run.co_organisers import CoOrganisers
 from p2ptrain.run.manifest import CodecSpec, DataSpec, OuterSpec, Policy, RunManifest
 from p2ptrain.sync import SyncSpec
 
@@ -81,6 +82,10 @@ def draft_manifest(
             layout=made.layout,
             founders=tuple(founders),
             admission=run_file.run.admission,
+            organisers=CoOrganisers(
+                tuple(map(PeerId, run_file.organisers.peers)),
+                run_file.organisers.signatures_min,
+            ),
         )
     except ValueError as exc:
         raise ConfigError(f"this run cannot be published: {exc}") from exc

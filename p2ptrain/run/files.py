@@ -13,11 +13,13 @@ from typing import TypeVar
 
 from p2ptrain.encoding import pack, unpack
 from p2ptrain.errors import ConfigError, RemoteProtocolError, RunMismatch
-from p2ptrain.run.allowlist import SignedAllowlist
+from p2ptrain.run.allowlist import ALLOWLIST_BYTES_MAX, SignedAllowlist
 from p2ptrain.run.amendment import AMENDMENT_BYTES_MAX, SignedAmendment
 from p2ptrain.run.denial import DENIAL_BYTES_MAX, SignedDenial
 from p2ptrain.run.envelope import SIGNED_BYTES_MAX
-from p2ptrain.run.manifest import Run
+from p2ptrain.run.grant import GRANTS_BYTES_MAX, SignedGrant, encode_grants, grants_in
+from p2ptrain.run.hand_over import HAND_OVER_BYTES_MAX, HAND_OVERS_MAX, SignedHandOver
+from p2ptrain.run.published_run import Run
 
 T = TypeVar("T")
 
@@ -28,6 +30,13 @@ DENIALS_MAX = 1024
 """Maximum number of denials that an organiser keeps. Of more, the newest are kept."""
 
 DENIALS_BYTES_MAX = DENIALS_MAX * (DENIAL_BYTES_MAX + 8)
+HAND_OVERS_NAME = "hand-overs.signed"
+HAND_OVERS_BYTES_MAX = HAND_OVERS_MAX * (HAND_OVER_BYTES_MAX + 8)
+LISTS_MAX = 8
+"""Maximum number of allowlists that wait to be merged. An organiser's node merges them at once, or,
+if several organisers must sign, with the next list that its user makes."""
+
+LISTS_BYTES_MAX = LISTS_MAX * (ALLOWLIST_BYTES_MAX + 8)
 AMENDMENTS_BYTES_MAX = AMENDMENTS_MAX * (AMENDMENT_BYTES_MAX + 8)
 
 
@@ -37,13 +46,33 @@ def save_run(path: Path, run: Run) -> None:
 
 
 def load_run(path: Path) -> Run | None:
-    """Return the run stored at `path`; None if there is none.
+    """Return the run stored at `path`, with the hand-overs stored beside it; None if there is none.
 
     Raises:
         ConfigError: the file is damaged or forged.
         VersionMismatch: the run uses another protocol version.
     """
-    return _load(path, Run.from_bytes)
+    run = _load(path, Run.from_bytes)
+    if run is None:
+        return None
+    loaded, bytes_max = run, HAND_OVERS_BYTES_MAX
+    beside = path.with_name(HAND_OVERS_NAME)
+    return (
+        _load(beside, lambda data: loaded.with_hand_overs(hand_overs_in(data, loaded)), bytes_max)
+        or run
+    )
+
+
+def save_hand_overs(path: Path, hand_overs: Iterable[SignedHandOver]) -> None:
+    """Store `hand_overs` at `path`; they are durable on return."""
+    _replace(path, pack([each.to_bytes() for each in hand_overs]))
+
+
+def hand_overs_in(data: bytes, run: Run) -> tuple[SignedHandOver, ...]:
+    """Return the hand-overs of `run` in a list that may come from any peer. Whether they are valid
+    is not checked here. Raises RemoteProtocolError: at least one is malformed."""
+    items = _documents(data, "hand-overs", HAND_OVERS_MAX, HAND_OVERS_BYTES_MAX)
+    return tuple(SignedHandOver.from_bytes(item, run.id) for item in items)
 
 
 def save_allowlist(path: Path, allowlist: SignedAllowlist) -> None:
@@ -80,6 +109,37 @@ def amendments_in(data: bytes, run: Run) -> tuple[SignedAmendment, ...]:
     """
     items = _documents(data, "amendments", AMENDMENTS_MAX, AMENDMENTS_BYTES_MAX)
     return tuple(SignedAmendment.from_bytes(item, run) for item in items)
+
+
+def save_grants(path: Path, grants: Iterable[SignedGrant]) -> None:
+    """Store `grants` at `path`; they are durable on return."""
+    _replace(path, encode_grants(grants))
+
+
+def load_grants(path: Path, run: Run) -> tuple[SignedGrant, ...]:
+    """Return the grants for `run` stored at `path`; () if there are none.
+
+    Raises ConfigError: the file is damaged, or a grant is forged or belongs to another run.
+    """
+    return _load(path, lambda data: grants_in(data, run), GRANTS_BYTES_MAX) or ()
+
+
+def save_lists(path: Path, lists: Iterable[SignedAllowlist]) -> None:
+    """Store several allowlists at `path`; they are durable on return."""
+    _replace(path, pack([each.to_bytes() for each in lists]))
+
+
+def load_lists(path: Path, run: Run) -> tuple[SignedAllowlist, ...]:
+    """Return the allowlists of `run` stored at `path`; () if there are none.
+
+    Raises ConfigError: the file is damaged, or a list is forged or belongs to another run.
+    """
+
+    def lists_in(data: bytes) -> tuple[SignedAllowlist, ...]:
+        items = _documents(data, "allowlists", LISTS_MAX, LISTS_BYTES_MAX)
+        return tuple(SignedAllowlist.from_bytes(item, run) for item in items)
+
+    return _load(path, lists_in, LISTS_BYTES_MAX) or ()
 
 
 def save_denials(path: Path, denials: Iterable[SignedDenial]) -> None:

@@ -5,6 +5,7 @@
     policy                     quorum, timeouts, snapshots
     genesis, layout            the digests of the first θ and m, and of the parameter layout
     founders, admission        the first voters, and the peers that may take part
+    organisers                 further organisers, and how many of them must sign a document
 
 The run's id is enough to verify a manifest from any source, because it is the manifest's digest.
 The organiser's signature tells volunteers whose run they are helping.
@@ -20,17 +21,15 @@ import re
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from blake3 import blake3
-
 from p2ptrain.encoding import fields, pack, unpack
 from p2ptrain.errors import RemoteProtocolError
-from p2ptrain.identity import Identity, is_peer_id
-from p2ptrain.ids import Digest, PeerId, RunId, is_digest
+from p2ptrain.identity import is_peer_id
+from p2ptrain.ids import Digest, PeerId, is_digest
 from p2ptrain.ipc.frames import BLOCKS_MAX
 from p2ptrain.ipc.trainer_config import InnerSpec, ModelSpec
 from p2ptrain.ledger.chain.leases import LEASES_HELD_MAX
-from p2ptrain.names import label
-from p2ptrain.run.envelope import ENVELOPE_BYTES_MAX, Signed
+from p2ptrain.run.co_organisers import NO_CO_ORGANISERS, CoOrganisers
+from p2ptrain.run.envelope import ENVELOPE_BYTES_MAX
 from p2ptrain.run.reading import from_plain, plain
 from p2ptrain.run.versions import MERGE, VERSION, VERSIONS, check_version, without_merge
 from p2ptrain.store.blob import CHUNK_BYTES_MAX, CHUNK_BYTES_MIN
@@ -209,6 +208,7 @@ class RunManifest:
     founders: tuple[PeerId, ...]
     admission: Admission
     version: int = VERSION
+    organisers: CoOrganisers = NO_CO_ORGANISERS
 
     def __post_init__(self) -> None:
         _require(self.version in VERSIONS, "version", self.version)
@@ -222,6 +222,8 @@ class RunManifest:
             _require(is_peer_id(founder), "founders", founder)
         _require(len(set(self.founders)) == len(self.founders), "founders", "one is listed twice")
         _require(self.admission in get_args(Admission), "admission", self.admission)
+        others = self.organisers.peers
+        _require(self.organiser not in others, "organisers", "the publisher is listed again")
         _require(self.model.layers <= LAYERS_MAX, "model.layers", self.model.layers)
         _require(self.model.sequence <= SEQUENCE_MAX, "model.sequence", self.model.sequence)
         _require(_parameters_at_least(self.model) <= PARAMETERS_MAX, "model", self.model)
@@ -256,6 +258,11 @@ class RunManifest:
         return self.admission == "open" and self.version >= 2
 
     @property
+    def organiser_keys(self) -> tuple[PeerId, ...]:
+        """The publisher and the co-organisers."""
+        return (self.organiser, *self.organisers.peers)
+
+    @property
     def encrypted(self) -> bool:
         """Whether bulk data between peers is encrypted."""
         return self.policy.encryption == "tls"
@@ -286,6 +293,8 @@ class RunManifest:
     def to_payload(self) -> bytes:
         """Return the canonical bytes. Their digest is the run id."""
         value = {**plain(self), **{name: plain(getattr(self, name)) for name in _SECTIONS}}
+        if self.organisers == NO_CO_ORGANISERS:
+            del value["organisers"]  # Manifests of earlier versions do not have it.
         return pack({**value, "sync": {**plain(self.sync), "merge": MERGE}})
 
     @classmethod
@@ -301,7 +310,10 @@ class RunManifest:
         if not isinstance(value, dict):
             raise RemoteProtocolError("a run manifest is a map")
         check_version(value.get("version"))
+        named = set(value)
         value["sync"] = without_merge(value.get("sync"))
+        if value.setdefault("organisers", _ALONE) == _ALONE and "organisers" in named:
+            raise RemoteProtocolError("the run manifest names no co-organisers, but has the field")
         sections: dict[str, object] = {
             name: from_plain(kind, value.get(name), f"the run manifest's {name}")
             for name, kind in _SECTIONS.items()
@@ -315,6 +327,7 @@ class RunManifest:
             raise RemoteProtocolError(f"the run manifest's {exc}") from exc
 
 
+_ALONE = plain(NO_CO_ORGANISERS)
 _SECTIONS: dict[str, type] = {
     "model": ModelSpec,
     "data": DataSpec,
@@ -323,6 +336,7 @@ _SECTIONS: dict[str, type] = {
     "sync": SyncSpec,
     "codec": CodecSpec,
     "policy": Policy,
+    "organisers": CoOrganisers,
 }
 _FIELDS: dict[str, type] = {
     **dict.fromkeys(_SECTIONS, dict),
@@ -337,47 +351,3 @@ def _parameters_at_least(model: ModelSpec) -> int:
     large matrices."""
     attention = 2 * model.width * model.width
     return model.vocab * model.width + model.layers * (attention + 3 * model.width * model.ffn)
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """A manifest with its organiser's signature, as stored in `run/manifest.signed` in a node's
-    home (the folder with its files).
-
-    Create a Run with `publish` or `from_bytes`, which guarantee that `manifest` is what was signed.
-    """
-
-    id: RunId
-    manifest: RunManifest
-    signed: Signed
-
-    @classmethod
-    def publish(cls, identity: Identity, manifest: RunManifest) -> Run:
-        """Sign `manifest` with `identity`, which must be its organiser."""
-        assert manifest.organiser == identity.peer
-        return cls._of(Signed.by(identity, KIND, manifest.to_payload()))
-
-    @classmethod
-    def from_bytes(cls, data: bytes | memoryview) -> Run:
-        """Return the run in `data`, which may come from any peer.
-
-        Raises:
-            VersionMismatch: it is for a different version of p2ptrain.
-            RemoteProtocolError: it is too long, truncated, altered, not signed by its organiser, or
-                invalid.
-        """
-        return cls._of(Signed.from_bytes(data, kind=KIND, bytes_max=SIGNED_BYTES_MAX))
-
-    @classmethod
-    def _of(cls, signed: Signed) -> Run:
-        manifest = RunManifest.from_payload(signed.payload)
-        if manifest.organiser != signed.signer:
-            raise RemoteProtocolError(
-                f"the run {manifest.name!r} names {label(manifest.organiser)} as its organiser "
-                f"but is signed by {label(signed.signer)}",
-                code="SIGNATURE",
-            )
-        return cls(RunId(blake3(signed.payload).hexdigest()), manifest, signed)
-
-    def to_bytes(self) -> bytes:
-        return self.signed.to_bytes()

@@ -1,14 +1,15 @@
 """Tokens: invitations that admit whoever uses them, up to a number of times.
 
-The organiser signs a token, which names a key made for it alone. The invitation contains the secret
+An organiser signs a token, which names a key made for it alone. The invitation contains the secret
 half of that key, in a *ticket*. With the secret, a volunteer proves that it has the invitation. The
 proof names the volunteer, so a member that forwards the request cannot use it for another peer.
 
     organiser ── ticket (in an invitation) ──► volunteer
     volunteer ── request to join, token, proof ──► organiser's node ── newer allowlist ──► all
 
-Anybody who has the invitation can use it, so its uses and its lifetime are limited. Only a node
-with the organiser's key admits by a token (`node/joining/admit_by_token`), and it counts the uses.
+Anybody who has the invitation can use it, so its uses and its lifetime are limited. Only the node
+with the key that signed a token admits by it (`node/joining/admit_by_token`), and it counts the
+uses.
 """
 
 from __future__ import annotations
@@ -21,18 +22,16 @@ from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.identity import SEED_BYTES, Identity, is_peer_id, verify
 from p2ptrain.ids import PeerId, RunId, is_digest
 from p2ptrain.run.envelope import Signed
-from p2ptrain.run.manifest import Run
 from p2ptrain.run.organiser import said_by_organiser
+from p2ptrain.run.published_run import Run
 from p2ptrain.run.reading import plain
+from p2ptrain.run.roles import ROLES, TRAINER, Role
 
 KIND = "admission-token"
 TOKEN_BYTES_MAX = 1024
 TICKET_BYTES_MAX = 256
 USES_MAX = 1000
 UNIX_MAX = 2**40
-ROLES = ("trainer",)
-"""The roles that a token can give. The allowlist does not distinguish roles yet."""
-
 _DOMAIN = "p2ptrain admission proof 1"
 
 
@@ -44,7 +43,7 @@ class Token:
     key: PeerId
     uses: int
     expires_unix: int
-    role: str = ROLES[0]
+    role: str = TRAINER
 
     def __post_init__(self) -> None:
         if not is_digest(self.run):
@@ -99,35 +98,49 @@ class Ticket:
 
     @classmethod
     def issue(
-        cls, organiser: Identity, run: RunId, seed: bytes, *, uses: int, expires_unix: int
+        cls,
+        organiser: Identity,
+        run: RunId,
+        seed: bytes,
+        *,
+        uses: int,
+        expires_unix: int,
+        role: Role = TRAINER,
     ) -> Ticket:
         """Return a new ticket. `seed` must be 32 fresh random bytes.
 
         Raises ValueError: `uses` or `expires_unix` is out of range."""
         secret = Identity.from_seed(seed)
-        token = Token(run, secret.peer, uses, expires_unix)
+        token = Token(run, secret.peer, uses, expires_unix, role)
         return cls(SignedToken(token, Signed.by(organiser, KIND, pack(plain(token)))), secret)
 
-    def to_bytes(self) -> bytes:
-        """Return the ticket for an invitation, without what the invitation contains anyway."""
-        token, signature = self.signed.token, self.signed.signed.signature
-        return pack([self.secret.seed, token.uses, token.expires_unix, token.role, signature])
+    def to_bytes(self, organiser: PeerId | None = None) -> bytes:
+        """Return the ticket for an invitation, without what the invitation contains anyway. The
+        invitation names `organiser`, the run's publisher (None: the signer of the token). If a
+        co-organiser signed the token, the ticket names it."""
+        token, signed = self.signed.token, self.signed.signed
+        value = [self.secret.seed, token.uses, token.expires_unix, token.role, signed.signature]
+        return pack(
+            value if signed.signer == (organiser or signed.signer) else [*value, signed.signer]
+        )
 
     @classmethod
     def from_bytes(cls, data: bytes, run: RunId, organiser: PeerId) -> Ticket:
         """Return the ticket in `data`, from an invitation to `run` of `organiser`.
 
-        Raises RemoteProtocolError: it is malformed, or `organiser` did not sign it."""
+        Raises RemoteProtocolError: it is malformed, or its signer did not sign it. The organiser's
+        node checks whether the signer is an organiser."""
         match unpack(data, bytes_max=TICKET_BYTES_MAX):
-            case [bytes(seed), int(uses), int(expires), str(role), bytes(signature)] if (
-                len(seed) == SEED_BYTES
+            case [bytes(seed), int(uses), int(expires), str(role), bytes(signature), *rest] if (
+                len(seed) == SEED_BYTES and len(rest) <= 1 and all(map(is_peer_id, rest))
             ):
+                signer = PeerId(str(rest[0])) if rest else organiser
                 secret = Identity.from_seed(seed)
                 try:
                     token = Token(run, secret.peer, uses, expires, role)
                 except ValueError as exc:
                     raise RemoteProtocolError(f"the ticket: {exc}") from exc
-                signed = Signed(KIND, pack(plain(token)), organiser, signature)
+                signed = Signed(KIND, pack(plain(token)), signer, signature)
                 return cls(SignedToken(token, signed), secret)
         raise RemoteProtocolError("the ticket in an invitation is malformed")
 

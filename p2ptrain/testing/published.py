@@ -28,6 +28,7 @@ from p2ptrain.run import (
     save_allowlist,
     save_run,
 )
+from p2ptrain.run.co_organisers import NO_CO_ORGANISERS, CoOrganisers
 from p2ptrain.run.manifest import CodecSpec, DataSpec, OuterSpec, Policy
 from p2ptrain.state import snapshot_meta, write_state
 from p2ptrain.store import Store
@@ -111,6 +112,7 @@ def manifest_of(
     sync: SyncSpec | None = None,
     join_optimizer: JoinOptimizer = "fresh",
     join_warmup_steps: int = 0,
+    organisers: CoOrganisers = NO_CO_ORGANISERS,
 ) -> RunManifest:
     made = content()
     return RunManifest(
@@ -137,6 +139,7 @@ def manifest_of(
         layout=layout_of(MODEL).digest,
         founders=tuple(founders) or (organiser,),
         admission=admission,  # type: ignore[arg-type]
+        organisers=organisers,
     )
 
 
@@ -147,7 +150,8 @@ def publish(home: Home, *, allowed: Sequence[PeerId] = (), **settings: object) -
     manifest = manifest_of(organiser.peer, **settings)  # type: ignore[arg-type]
     run = Run.publish(organiser, manifest)
     listed = Allowlist.of(run.id, 1, [organiser.peer, *manifest.founders, *allowed])
-    save_allowlist(home.allowlist, SignedAllowlist.publish(organiser, listed))
+    if manifest.organisers.signatures_min == 1:
+        save_allowlist(home.allowlist, SignedAllowlist.publish(organiser, listed))
     save_run(home.manifest, run)
     return run
 

@@ -29,6 +29,8 @@ ELSEWHERE = {
     "p2ptrain/trainer/tools/generating.py": "the folder of weights can be of any run",
     "p2ptrain/trainer/rank/node_client.py": "the home is on the node's host",
     "p2ptrain/export/card.py": "strangers read the card together with the weights",
+    "p2ptrain/cli/commands/admission/grants.py": "an organiser pastes it on another machine",
+    "p2ptrain/cli/commands/admission/proposals.py": "another organiser pastes it elsewhere",
     "p2ptrain/cli/commands/run_amend.py": "help is the same in every home",
     "p2ptrain/cli/commands/run.py": "`run new` writes a file; there is no home yet",
     "p2ptrain/cli/commands/data.py": "`data pack` does not use a home",

@@ -198,6 +198,10 @@ def test_listed_peer_is_shown_and_revoked_by_name(p2ptrain: Command, organiser_h
         "schema": 1,
         "sequence": 2,
         "peers": sorted([ANN, organiser]),
+        "readers": [],
+        "revoked": [],
+        "granted": [],
+        "delegates": [],
         "denied": [],
     }
     assert p2ptrain("peers", "revoke", peer_name(ANN), "--home", organiser_home).code == 0

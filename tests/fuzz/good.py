@@ -35,8 +35,17 @@ from p2ptrain.peers import (
 )
 from p2ptrain.ring import wire as ring_wire
 from p2ptrain.ring.blame import Blame
-from p2ptrain.run import Allowlist, Denial, JoinRequest, Ticket
-from p2ptrain.run.amendment import Amendment
+from p2ptrain.run import (
+    Allowlist,
+    Amendment,
+    Denial,
+    Grant,
+    HandOver,
+    JoinRequest,
+    SignedAllowlist,
+    SignedAmendment,
+    Ticket,
+)
 from p2ptrain.run.reading import plain
 from tests.fuzz.targets import MEMBERS, ORGANISER, run
 
@@ -116,6 +125,12 @@ INVITATION = invitation.Invitation.of(
     b"a ticket",
 )
 TICKET = Ticket.issue(ORGANISER, run().id, bytes(range(32)), uses=3, expires_unix=2**31)
+LIST = (
+    Allowlist.of(run().id, 1, [ORGANISER.peer, *MEMBERS])
+    .without_peer(MEMBERS[0], tracks=True)
+    .with_peer(MEMBERS[0], "reader")
+)
+AMENDMENT = Amendment(run().id, 1, 2, lr=0.01, admitters=tuple(sorted(MEMBERS)))
 REQUEST = JoinRequest(
     run().id,
     ORGANISER.peer,
@@ -154,9 +169,11 @@ GOOD: dict[str, bytes] = {
     ),
     "manifest": run().signed.payload,
     "envelope": run().signed.to_bytes(),
-    "allowlist": pack(plain(Allowlist.of(run().id, 1, [ORGANISER.peer, *MEMBERS]))),
-    "amendment": pack(plain(Amendment(run().id, 1, 2, lr=0.01))),
+    "allowlist": SignedAllowlist.publish(ORGANISER, LIST).signed.payload,
+    "amendment": SignedAmendment.publish(ORGANISER, AMENDMENT, run()).signed.payload,
     "join-request": pack(plain(REQUEST)),
+    "grant": pack(plain(Grant(run().id, MEMBERS[0], 1, 1, 1))),
+    "hand-over": pack(plain(HandOver(run().id, 1, ORGANISER.peer, MEMBERS[0], 5, 3, 1))),
     "denial": pack(plain(Denial(run().id, MEMBERS[0], 1, 2, "a reason"))),
     "token": TICKET.signed.signed.payload,
     "ticket": TICKET.to_bytes(),

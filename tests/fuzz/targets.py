@@ -70,6 +70,8 @@ from p2ptrain.run import (
     Run,
     SignedAllowlist,
     SignedDenial,
+    SignedGrant,
+    SignedHandOver,
     SignedToken,
     Ticket,
     data_index,
@@ -255,6 +257,13 @@ TARGETS: dict[str, Target] = {
     "denial": Target(
         _signed("denial", lambda data: SignedDenial.from_bytes(data, run())),
         (RemoteProtocolError, RunMismatch),
+    ),
+    "grant": Target(
+        _signed("grant", lambda data: SignedGrant.from_bytes(data, run())),
+        (RemoteProtocolError, RunMismatch),
+    ),
+    "hand-over": Target(
+        _signed("hand-over", lambda data: SignedHandOver.from_bytes(data, run().id))
     ),
     "token": Target(
         _signed("admission-token", lambda data: SignedToken.from_bytes(data, run())),

@@ -278,6 +278,9 @@ class OpenDoor(Admission):
     def admits(self, peer: PeerId) -> bool:
         return True
 
+    def may_train(self, peer: PeerId) -> bool:
+        return True
+
 
 @asynccontextmanager
 async def rig(
@@ -297,7 +300,7 @@ async def rig(
     run = publish(home, allowed=allowed, **settings)
     identity = load_or_create(home.identity)
     config = NodeConfig(home.root, data_host="127.0.0.1", seed=seed, device="cpu")
-    admission = OpenDoor(home) if welcoming else Admission(home)
+    admission = (OpenDoor if welcoming else Admission)(home, identity.peer)
     admission.set_run(run)
     network = PaperNetwork()
     with Diary(home.journal) as diary:

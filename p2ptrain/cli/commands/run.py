@@ -178,7 +178,8 @@ def publish(
     Packs the data, creates the initial weights, and signs the manifest and the allowlist. You and
     the founders are always on the allowlist.
     """
-    from p2ptrain.prepare.publish import publish_run
+    from p2ptrain.cli.commands.admission.proposals import offer
+    from p2ptrain.prepare.publish import first_list, publish_run
 
     where = open_home(home, to_make=True)
     published = publish_run(
@@ -189,6 +190,12 @@ def publish(
         print_line=progress,
     )
     result_or_json(published.id, run_facts(published), as_json=as_json)
+    if allow and published.manifest.organisers.signatures_min > 1:
+        listed = first_list(
+            published, organiser_of(where, published), [peer_from(peer) for peer in allow]
+        )
+        offered = offer(where, published, listed.signed, quiet=True)
+        progress(f"the peers of --allow are on the list that is proposed in {offered.file}")
     progress(f"start a seed for the run: {to_paste(where.root, 'node --seed')}")
 
 
@@ -211,6 +218,15 @@ AmendInnerSteps = Annotated[
         metavar="H",
         help="Inner steps between two averages of the same parameters; inner.steps in a run file.",
     ),
+]
+
+AmendOuterLr = Annotated[
+    float | None, typer.Option("--outer-lr", help="Outer learning rate, as outer.lr in a run file.")
+]
+
+AmendOuterMomentum = Annotated[
+    float | None,
+    typer.Option("--outer-momentum", help="Outer momentum, as outer.momentum in a run file."),
 ]
 
 AmendFromStep = Annotated[
@@ -247,23 +263,20 @@ def amend(
             show_default="the codec's default",
         ),
     ] = None,
-    outer_lr: Annotated[
-        float | None,
-        typer.Option("--outer-lr", help="Outer learning rate, as outer.lr in a run file."),
-    ] = None,
-    outer_momentum: Annotated[
-        float | None,
-        typer.Option("--outer-momentum", help="Outer momentum, as outer.momentum in a run file."),
-    ] = None,
+    outer_lr: AmendOuterLr = None,
+    outer_momentum: AmendOuterMomentum = None,
     far: FarOption = False,
     home: HomeOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Change a run, starting at a later outer step.
 
-    Only the organiser can do this. The change takes effect at that step if the members have agreed
+    Only an organiser can do this. If several organisers must sign, the output is a proposal.
+
+    The change takes effect at that step if the members have agreed
     on it by then. They agree on it by agreeing on a roster (list of members) that names it.
     """
+    from p2ptrain.cli.commands.admission.proposals import passed_on
     from p2ptrain.cli.commands.run_amend import amend as amended
     from p2ptrain.cli.commands.run_amend import wanted_amendment
 
@@ -280,8 +293,11 @@ def amend(
     }
     wanted = wanted_amendment(held, from_step, changes)
     made = amended(where, held, organiser_of(where, held), wanted, far=far)
+    facts = made.amendment.facts | {"digest": made.digest}
+    if passed_on(where, held, made, as_json=as_json, more=facts):
+        return
     words = f"amendment {made.amendment.number}: {made.amendment.words}"
-    result_or_json(words, made.amendment.facts | {"digest": made.digest}, as_json=as_json)
+    result_or_json(words, facts, as_json=as_json)
     progress(
         f"the amendment takes effect at outer step {made.amendment.step} if the members have "
         f"agreed on it by then; to check, run: {to_paste(where.root, 'status')}"

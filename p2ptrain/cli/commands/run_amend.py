@@ -67,7 +67,8 @@ def wanted_amendment(run: Run, step: int, changes: Mapping[str, object]) -> Amen
 def amend(
     where: Home, run: Run, organiser: Identity, wanted: Amendment, *, far: bool = False
 ) -> SignedAmendment:
-    """Number and sign `wanted`, store it in the home, and publish it.
+    """Number and sign `wanted`. Store it in the home and publish it, unless further organisers must
+    sign: then the caller passes it on as a proposal.
 
     Without `far`, a large change of a rate or a start far ahead is refused.
 
@@ -75,6 +76,7 @@ def amend(
         ConfigError: AMEND-LATE, AMEND-ORDER, AMEND-VALUE, AMEND-FAR.
         TryLater: AMEND-MISSING.
     """
+    from p2ptrain.cli.commands.admission.proposals import missing_signatures
     from p2ptrain.run import SignedAmendment, load_amendments, save_amendments
     from p2ptrain.run.files import AMENDMENTS_MAX
 
@@ -98,7 +100,7 @@ def amend(
             number=1 if last is None else last.number + 1,
         )
         made = SignedAmendment.publish(organiser, numbered, run)
-        if before.amended(numbered).manifest == before.manifest:
+        if not numbered.delegates and before.amended(numbered).manifest == before.manifest:
             raise ValueError("it changes nothing")
         if not far:
             _check_leap(before.manifest, numbered)
@@ -112,7 +114,14 @@ def amend(
                 "of the number of fragments, and not less than the overlap"
             ),
         ) from exc
-    save_amendments(where.amendments, [*held, made])
+    if not missing_signatures(run, made.signed):
+        save_amendments(where.amendments, [*held, made])
+        notify_amendments(where)
+    return made
+
+
+def notify_amendments(where: Home) -> None:
+    """Tell the node in this home that there is a new amendment."""
     notify(
         where.root,
         "reload-amendments",
@@ -120,7 +129,12 @@ def amend(
             "no node is running in this home: the amendment is published when you start one here"
         ),
     )
-    return made
+
+
+def next_step(run: Run, course: RunProgress, held: Sequence[SignedAmendment]) -> int:
+    """Return the earliest outer step for a new amendment that does not change the schedule."""
+    last = max((each.amendment.step for each in held), default=0)
+    return max(course.step + LEAD_STEPS, last + 1)
 
 
 def course_of(where: Home, run: Run) -> RunProgress:

@@ -14,7 +14,12 @@ from p2ptrain.node.state.context import Context
 
 
 def receive(context: Context, peer: PeerId, message: Message) -> None:
-    """Handle a message of `peer`, which arrived by unicast or by gossip."""
+    """Handle a message of `peer`, which arrived by unicast or by gossip. A reader may only ask for
+    entries."""
+    if context.admission.is_reader(peer) and not isinstance(message, EntriesRequest):
+        what = f"a reader sent a message of voters: {type(message).__name__}"
+        context.peers.report_misbehaviour("reader-acts", peer, what=what)
+        return
     if _draws_a_page(context, message) and not context.ledger.pages.consume(peer, 1, context.now()):
         context.peers.report_misbehaviour("asks-too-often", peer)
         return

@@ -19,6 +19,8 @@ from p2ptrain.node.control.status import status
 from p2ptrain.node.gossip.allowlist_gossip import admission_changed
 from p2ptrain.node.gossip.allowlist_survey import newest_allowlist
 from p2ptrain.node.gossip.amendment_gossip import amendments_changed
+from p2ptrain.node.gossip.grant_gossip import grants_changed
+from p2ptrain.node.gossip.hand_over_gossip import hand_overs_changed
 from p2ptrain.node.joining.decisions import reload_denials
 from p2ptrain.node.joining.hello_server import answer_requests, open_requests
 from p2ptrain.node.joining.invitation import answer_invitation
@@ -116,6 +118,21 @@ async def _reload_amendments(context: Context) -> Answer:
     return {"newer": newer, "step": state.step, "agreed": agreed}
 
 
+async def _reload_grants(context: Context) -> Answer:
+    before = context.admission.grants
+    newer = context.admission.reload_grants()
+    if newer:
+        await grants_changed(context, before)
+    return {"newer": newer}
+
+
+async def _reload_hand_overs(context: Context) -> Answer:
+    newer = context.admission.reload_hand_overs()
+    if newer:
+        await hand_overs_changed(context)
+    return {"newer": newer}
+
+
 async def _pending_requests(context: Context) -> Answer:
     return {"pending": sorted(open_requests(context))}
 
@@ -135,6 +152,8 @@ COMMANDS: dict[str, Command] = {
     "reload-allowlist": _reload_allowlist,
     "reload-amendments": _reload_amendments,
     "reload-denials": _reload_denials,
+    "reload-grants": _reload_grants,
+    "reload-hand-overs": _reload_hand_overs,
     "pending": _pending_requests,
     "join-requests": answer_requests,
     "invitation": answer_invitation,

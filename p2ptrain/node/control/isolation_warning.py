@@ -75,7 +75,7 @@ def in_words(context: Context, missing: tuple[PeerId, ...]) -> str:
     more = f" and {len(missing) - NAMED_MAX} more" if missing[NAMED_MAX:] else ""
     voters = counted(len(context.ledger.snapshot.voters), "voter")
     words = f"{len(missing)} of {voters} cannot be heard: {names}{more}"
-    off = [label(peer) for peer in missing if not context.admission.admits(peer)]
+    off = [label(peer) for peer in missing if not context.admission.may_train(peer)]
     if off:
         words += f"; not heard because they are not on the allowlist: {', '.join(off[:NAMED_MAX])}"
     return words

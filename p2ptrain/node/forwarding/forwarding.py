@@ -236,7 +236,7 @@ def _faults(context: Context, forwarder: PeerId, message: ForwardedMessage) -> I
         yield "requests of this protocol cannot be forwarded"
     elif len(message.payload) > forwarding.handlers[message.protocol][1]:
         yield "the forwarded request is too long"
-    if not context.ledger.snapshot.is_member(sender) or not context.admission.admits(sender):
+    if not context.ledger.snapshot.is_member(sender) or not context.admission.may_train(sender):
         yield "the sender of a forwarded request is not a member"
     if message.receiver_incarnation != context.identities.incarnation:
         yield "the forwarded request is for an earlier start of this node"

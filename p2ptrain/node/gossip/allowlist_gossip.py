@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import trio
 
-from p2ptrain.encoding import pack
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.messages.peer_reports import AllowedPeers
 from p2ptrain.node.gossip.allowlist_notices import (
     NOTICE_BYTES_MAX,
     AllowlistNotices,
     Question,
+    notice_of,
     question_about,
 )
 from p2ptrain.node.state.context import Context
@@ -45,13 +45,18 @@ async def _ask_for_list(context: Context, question: Question) -> None:
 
 
 async def admission_changed(context: Context) -> None:
-    """Apply a newer allowlist: tell the network and the ledger, and pass it on."""
+    """Pass a newer allowlist on, and apply it."""
     allowlist = context.admission.allowlist
     assert allowlist is not None
     context.journal.write("allowlist", sequence=allowlist.allowlist.sequence)
     # First publish, then drop the peers that are no longer listed: in this order, they also receive
     # the new list.
     await _publish_allowlist(context)
+    await apply_admission(context)
+
+
+async def apply_admission(context: Context) -> None:
+    """Tell the network and the ledger which peers are admitted now."""
     context.network.refresh_admission()
     for view in context.peers.table:
         if not context.admission.admits(view.peer):
@@ -76,5 +81,5 @@ async def _publish_allowlist(context: Context) -> None:
         return
     payload = allowlist.to_bytes()
     if len(payload) > ALLOWLIST_BYTES_MAX:
-        payload = pack({"sequence": allowlist.allowlist.sequence})
+        payload = notice_of(context, allowlist)
     await context.network.publish(allowlist_topic(context.run), payload)

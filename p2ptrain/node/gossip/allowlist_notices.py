@@ -14,14 +14,19 @@ from functools import partial
 
 import trio
 
-from p2ptrain.encoding import fields, unpack
+from p2ptrain.encoding import fields, pack, unpack
 from p2ptrain.errors import PeerError, ProtocolError, RunMismatch
 from p2ptrain.ids import PeerId
 from p2ptrain.node.gossip.hello_client import send_hello
 from p2ptrain.node.state.context import Context
 from p2ptrain.peers.hello_messages import HelloRequest
+from p2ptrain.run import SignedAllowlist
 
 NOTICE_BYTES_MAX = 64
+
+DIGEST_BYTES = 8
+"""Bytes of a list's digest in a notice, if the run has several organisers. They may sign two lists
+with the same number, and the smaller digest wins."""
 
 ASKED_MAX = 16
 """Maximum number of peers that are being asked or are waiting to be asked."""
@@ -35,6 +40,9 @@ LIED_S = 600.0
 """Seconds for which a peer that answered without the announced list is not asked again."""
 
 KNOWN_MAX = 1024
+
+Announced = tuple[int, bytes]
+"""The number of an announced list, and the beginning of its digest."""
 
 Question = Callable[[], Awaitable[bool]]
 """A function that asks one peer for its list and returns whether we now have a newer list. Raises
@@ -79,24 +87,42 @@ def question_about(
     Return None if the list is not needed, or if `peer` must not be asked now.
 
     Raises RemoteProtocolError: the payload is not a notice."""
-    sequence = fields(unpack(notice, bytes_max=NOTICE_BYTES_MAX), sequence=int)["sequence"]
+    announced = _announced(notice)
+    before = notices.turn(peer, context.now()) if _lacks(context, announced) else None
+    return None if before is None else partial(_ask, context, notices, peer, announced, before)
+
+
+def notice_of(context: Context, allowlist: SignedAllowlist) -> bytes:
+    """Return the notice of `allowlist`."""
+    notice: dict[str, object] = {"sequence": allowlist.allowlist.sequence}
+    if len(context.admission.organisers) > 1:
+        notice["digest"] = bytes.fromhex(allowlist.signed.digest)[:DIGEST_BYTES]
+    return pack(notice)
+
+
+def _announced(notice: bytes) -> Announced:
+    value = unpack(notice, bytes_max=NOTICE_BYTES_MAX)
+    if isinstance(value, dict):
+        value.setdefault("digest", b"\xff" * DIGEST_BYTES)  # No digest is larger.
+    told = fields(value, sequence=int, digest=bytes)
+    sequence, digest = told["sequence"], told["digest"]
     assert isinstance(sequence, int)
-    before = notices.turn(peer, context.now()) if _lacks(context, sequence) else None
-    return None if before is None else partial(_ask, context, notices, peer, sequence, before)
+    assert isinstance(digest, bytes)
+    return sequence, digest
 
 
 async def _ask(
-    context: Context, notices: AllowlistNotices, peer: PeerId, sequence: int, before: int
+    context: Context, notices: AllowlistNotices, peer: PeerId, announced: Announced, before: int
 ) -> bool:
     try:
         await trio.sleep(notices.next_s * before)
-        return _lacks(context, sequence) and await _is_shown(context, notices, peer, sequence)
+        return _lacks(context, announced) and await _is_shown(context, notices, peer, announced)
     finally:
         notices.note_answered(peer)
 
 
 async def _is_shown(
-    context: Context, notices: AllowlistNotices, peer: PeerId, sequence: int
+    context: Context, notices: AllowlistNotices, peer: PeerId, announced: Announced
 ) -> bool:
     newer, rest_s = False, LIED_S
     reason = "it did not send the allowlist that it had announced"
@@ -107,12 +133,19 @@ async def _is_shown(
         rest_s, reason = SILENT_S, exc.what
     except (ProtocolError, RunMismatch) as exc:
         reason = exc.what
-    if _lacks(context, sequence):
+    if _lacks(context, announced):
         notices.leave_alone(peer, context.now() + rest_s)
+        sequence = announced[0]
         context.peers.report_misbehaviour("list-not-shown", peer, sequence=sequence, reason=reason)
     return newer
 
 
-def _lacks(context: Context, sequence: int) -> bool:
+def _lacks(context: Context, announced: Announced) -> bool:
     held = context.admission.allowlist
-    return held is None or held.allowlist.sequence < sequence
+    if held is None:
+        return True
+    sequence, digest = announced
+    mine = bytes.fromhex(held.signed.digest)[:DIGEST_BYTES]
+    return held.allowlist.sequence < sequence or (
+        held.allowlist.sequence == sequence and digest < mine
+    )

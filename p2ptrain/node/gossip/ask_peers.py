@@ -53,7 +53,8 @@ to 4 + 10 peers have been asked, members first."""
 
 VOTER, MEMBER, ADMITTED, STRANGER = range(4)
 """Ranks of peers, the most trustworthy first. The run has agreed on its voters and members, the
-organiser has admitted the peers of the third rank, and any other peer is a stranger."""
+organiser has admitted the peers of the third rank, and any other peer is a stranger: readers do not
+influence a node."""
 
 
 def rank_of(context: Context, peer: PeerId) -> int:
@@ -63,7 +64,7 @@ def rank_of(context: Context, peer: PeerId) -> int:
         return VOTER
     if state.is_member(peer):
         return MEMBER
-    return ADMITTED if context.admission.admits(peer) else STRANGER
+    return ADMITTED if context.admission.may_train(peer) else STRANGER
 
 
 def whom_to_ask(context: Context, *, worst: int) -> list[PeerId]:

@@ -1,5 +1,5 @@
 """Publish this node's heartbeats, and receive what other peers publish: heartbeats, ledger entries,
-allowlists and amendments.
+allowlists, amendments and grants.
 
 A heartbeat is passed to the ledger, the failure detector and the peer table. A *full* heartbeat has
 all fields, and a *small* one only the changes since a full one (`heartbeat_delta`). A faulty
@@ -34,6 +34,8 @@ from p2ptrain.node.gossip.allowlist_gossip import offer_allowlist, take_allowlis
 from p2ptrain.node.gossip.allowlist_notices import AllowlistNotices
 from p2ptrain.node.gossip.amendment_gossip import take_amendments
 from p2ptrain.node.gossip.data_address_warning import warn_of_data_address
+from p2ptrain.node.gossip.grant_gossip import take_grants
+from p2ptrain.node.gossip.hand_over_gossip import offer_hand_overs, take_hand_overs
 from p2ptrain.node.gossip.own_endpoint import own_endpoint, relays_offered, told_addresses
 from p2ptrain.node.gossip.reachability import judged_reach
 from p2ptrain.node.state.context import Context
@@ -46,6 +48,8 @@ from p2ptrain.peers.misbehaviour_log import COMPLAINT_S
 from p2ptrain.peers.protocol_names import (
     allowlist_topic,
     amendments_topic,
+    grants_topic,
+    hand_overs_topic,
     heartbeat_topic,
     ledger_topic,
 )
@@ -90,8 +94,11 @@ async def send_heartbeats(context: Context) -> None:
 
 def heartbeat_senders(context: Context) -> int:
     """Return the number of peers that we hear from and that count towards the heartbeat interval.
-    Other nodes count about the same number, so all nodes use about the same interval."""
-    heard, most = len(context.peers.table), len(context.ledger.snapshot.members) + OTHERS_MAX
+    Readers do not count. Other nodes count about the same number, so all nodes use about the same
+    interval."""
+    readers = sum(context.admission.is_reader(view.peer) for view in context.peers.table)
+    heard = len(context.peers.table) - readers
+    most = len(context.ledger.snapshot.members) + OTHERS_MAX
     return min(heard, most) if context.admission.is_open else heard
 
 
@@ -155,10 +162,13 @@ async def listen(
             (ledger_topic(run), _take_entry),
             (allowlist_topic(run), partial(take_allowlist, nursery, notices or AllowlistNotices())),
             (amendments_topic(run), take_amendments),
+            (grants_topic(run), take_grants),
+            (hand_overs_topic(run), take_hand_overs),
             *(others or {}).items(),
         ):
             nursery.start_soon(_follow, context, network.subscribe(topic), handle)
         nursery.start_soon(offer_allowlist, context)
+        nursery.start_soon(offer_hand_overs, context)
         nursery.start_soon(_report_floods, context)
 
 
@@ -168,6 +178,8 @@ async def _follow(
     async for peer, payload in messages:
         if peer == context.me or not context.admission.admits(peer):
             continue
+        if handle is not take_heartbeat and context.admission.is_reader(peer):
+            continue  # A reader repeats documents of the run. Its peers have them from others.
         try:
             await handle(context, peer, payload)
         except (ProtocolError, RunMismatch) as exc:
@@ -222,9 +234,13 @@ def _take_in(
         context.own_heartbeat.saying.full_next = True
     if context.me in heartbeat.lacks:
         _answer_in_full(context)
-    context.peers.paths.note_report(peer, heartbeat.paths, context.ledger.snapshot.since)
-    evaluation_task.note_share_report(context, peer, heartbeat)
-    report(context, peer, heartbeat, before.heartbeat if before else None)
+    if context.admission.may_train(peer):
+        context.peers.paths.note_report(peer, heartbeat.paths, context.ledger.snapshot.since)
+        evaluation_task.note_share_report(context, peer, heartbeat)
+        report(context, peer, heartbeat, before.heartbeat if before else None)
+    elif heartbeat.ready or heartbeat.joining:
+        what = "a reader cannot train or become a member: its Ready and Joining are ignored"
+        context.peers.report_misbehaviour("reader-acts", peer, what=what)
     context.changes.notify_all()
 
 

@@ -36,14 +36,24 @@ async def notice_revocation(context: Context) -> None:
             order = whom_to_ask(context, worst=STRANGER)
             if await first_good(order, partial(_newer_list_of, context), HELLO_PACE):
                 await admission_changed(context)
+            if not _may_be_admitted(context):
+                break
     organiser = context.manifest.organiser
     raise NotAuthorised(
         f"this node is no longer on the allowlist of run {context.manifest.name!r}",
         code="AUTH-REVOKED",
         evidence=[f"you are   {context.me}", f"organiser {organiser} {label(organiser)}"],
-        likely="the organiser has removed it",
+        likely="the organiser has removed it, or the delegate that admitted it is no longer one",
         do="ask the organiser; this node's data is kept",
     )
+
+
+def _may_be_admitted(context: Context) -> bool:
+    """Return whether this node is admitted under the amendments that it has, agreed or not. Peers
+    that do not talk to this node any more do not send it the ledger either. So it may never learn
+    that the amendment is agreed with which its admission by a delegate has ended."""
+    held = (each.amendment for each in context.amendments.held)
+    return context.admission.would_admit(context.me, held)
 
 
 def is_alone(context: Context) -> bool:
@@ -59,7 +69,11 @@ async def _newer_list_of(context: Context, peer: PeerId) -> bool | None:
     """Ask `peer` for its allowlist. Return True if a newer one was stored, otherwise None."""
     try:
         reply = await send_hello(context.network, peer, HelloRequest(context.run, b""))
+        if reply.hand_overs and context.admission.adopt_hand_overs(reply.hand_overs):
+            context.amendments.use_run(context.admission.run)
         newer = bool(reply.allowlist) and context.admission.adopt_if_newer(reply.allowlist)
+        if reply.amendments:
+            context.amendments.adopt_new(reply.amendments, context.ledger.snapshot.terms)
     except (PeerError, RemoteProtocolError, RunMismatch) as exc:
         context.peers.report_misbehaviour("bad-hello", peer, reason=exc.what)
         return None

@@ -1,4 +1,4 @@
-"""Let the organiser's node admit peers whose requests to join contain a valid token.
+"""Let an organiser's node admit peers whose requests to join contain a valid token.
 
 Only the holder of the organiser's key can sign an allowlist, so this task does nothing elsewhere. A
 request counts if the organiser signed its token and the peer proves that it has the invitation. The
@@ -23,8 +23,18 @@ from p2ptrain.node.gossip.allowlist_gossip import admission_changed
 from p2ptrain.node.gossip.allowlist_survey import newest_allowlist
 from p2ptrain.node.joining.decisions import denial_of
 from p2ptrain.node.joining.hello_server import open_requests
+from p2ptrain.node.joining.merge_lists import keeps_revisions
 from p2ptrain.node.state.context import Context
-from p2ptrain.run import Allowlist, JoinRequest, Run, SignedAllowlist, SignedToken, Token
+from p2ptrain.run import (
+    READER,
+    TRAINER,
+    Allowlist,
+    JoinRequest,
+    Run,
+    SignedAllowlist,
+    SignedToken,
+    Token,
+)
 from p2ptrain.run.allowlist import ALLOWLIST_PEERS_MAX
 
 AGAIN_S = 10.0
@@ -38,7 +48,8 @@ async def admit_by_token(context: Context) -> None:
     """Admit peers with valid tokens until cancelled.
 
     Raises ConfigError, StoreError: the uses of tokens cannot be read or stored."""
-    if context.me != context.manifest.organiser or context.admission.is_open:
+    least = context.manifest.organisers.signatures_min
+    if context.me not in context.admission.organisers or context.admission.is_open or least > 1:
         return
     judged: Judged = {}
     uses = load_uses(context.home.token_uses)
@@ -57,18 +68,22 @@ async def admit_by_token(context: Context) -> None:
 def _judged(context: Context, before: Judged) -> Judged:
     """Check the requests that arrived since `before`. A request is checked once, since checking
     takes three signatures."""
-    pending, run = context.join_requests.pending, context.around.run
+    pending, run = context.join_requests.pending, context.admission.run
     after: Judged = {}
     for peer in open_requests(context):
         signed = pending[peer].signed
         known = before.get(peer)
         same = known is not None and known[0] == signed
-        after[peer] = known if known is not None and same else (signed, token_in(signed, run))
+        if known is not None and same:
+            after[peer] = known
+        else:
+            after[peer] = signed, token_in(signed, run, context.me)
     return after
 
 
-def token_in(signed: bytes, run: Run) -> Token | None:
-    """Return the token of a request to join `run` if it is genuine and the peer may use it."""
+def token_in(signed: bytes, run: Run, me: PeerId) -> Token | None:
+    """Return the token of a request to join `run` if `me` has signed it and the peer may use it.
+    Each organiser counts the uses of its own tokens."""
     try:
         request = JoinRequest.from_bytes(signed)
         if not request.token:
@@ -76,7 +91,8 @@ def token_in(signed: bytes, run: Run) -> Token | None:
         token = SignedToken.from_bytes(request.token, run)
     except (RemoteProtocolError, RunMismatch):
         return None
-    return token.token if token.is_proven(request.peer, request.proof) else None
+    mine = token.signed.signer == me
+    return token.token if mine and token.is_proven(request.peer, request.proof) else None
 
 
 def _entitled(context: Context, judged: Judged, uses: Uses) -> dict[PeerId, Token]:
@@ -98,11 +114,15 @@ async def _admit(context: Context, judged: Judged, uses: Uses) -> Uses:
         context.admission.reload()
         held = context.admission.allowlist
         before = held.allowlist if held else Allowlist.of(context.run, 1, [context.me])
-        room = max(0, ALLOWLIST_PEERS_MAX - len(before.peers))
+        room = max(0, ALLOWLIST_PEERS_MAX - len(before.roles))
         new = dict(list(_entitled(context, judged, uses).items())[:room])
         if not new:
             return uses
-        after = Allowlist.of(context.run, before.sequence + 1, [*before.peers, *new])
+        after = before
+        for peer, token in new.items():
+            role = READER if token.role == READER else TRAINER
+            after = after.with_peer(peer, role, tracks=keeps_revisions(context))
+        after = after.numbered(before.sequence + 1)
         for peer, token in new.items():
             uses = with_use(uses, token, [peer], after.sequence)
         save_uses(context.home.token_uses, uses)

@@ -4,11 +4,11 @@ The node sends its signed request to the peers that it is connected to, and asks
 allowlist every 15 s. It need not wait that long: a peer that has a newer list, or a denial for this
 node, says so at once (`decisions`).
 
-Only the organiser decides. A list and a denial count because of the organiser's signature, whoever
-sends them. A denial ends this node only after a round of questions in which no connected peer
-showed a list that admits it. So a peer that delivers an outdated denial does not gain more than
-silent peers do. A peer that says "ask again" is asked itself, and no other peer is. So it can only
-waste its own time.
+Only organisers and their delegates decide. A list, a grant and a denial count because of their
+signatures, whoever sends them. A denial ends this node only after a round of questions in which no
+connected peer showed a document that admits it. So a peer that delivers an outdated denial does not
+gain more than silent peers do. A peer that says "ask again" is asked itself, and no other peer is.
+So it can only waste its own time.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ its user more than that the node is not on the list."""
 class DecisionNews:
     """News from peers that arrived since this waiting node last asked them."""
 
-    run: Run
+    admission: Admission
     me: PeerId
     denial: Denial | None = None
     """The newest denial of this node that has not ended."""
@@ -77,7 +77,7 @@ class DecisionNews:
 
         Raises RunMismatch, RemoteProtocolError: the organiser of this run did not sign it."""
         if payload:
-            fresh = SignedDenial.from_bytes(payload, self.run).denial
+            fresh = SignedDenial.from_bytes(payload, self.admission.run).denial
             newer = self.denial is None or self.denial.created_unix < fresh.created_unix
             if fresh.peer == self.me and newer and fresh.holds(time.time()):
                 self.denial = fresh
@@ -120,7 +120,7 @@ async def be_admitted(
         is not admitted, and the user does not want it to wait."""
     if admission.admits(identity.peer):
         return
-    news = DecisionNews(run, identity.peer)
+    news = DecisionNews(admission, identity.peer)
     network.handle(DECISION_PROTOCOL, news.take, bytes_max=DENIAL_BYTES_MAX, anyone=True)
     ask = partial(_request, identity, run, config)
     look = partial(_refresh, network, ask, run, admission, reception.journal, identity.peer)
@@ -201,14 +201,18 @@ async def _refresh(
     me: PeerId,
     peer: PeerId,
 ) -> bool | None:
-    """Send `peer` our request to join, and adopt the allowlist in its reply if it is newer. Return
-    True if this node is admitted, otherwise None.
+    """Send `peer` our request to join, and adopt the allowlist in its reply if it is newer, and the
+    grants of delegates. Return True if this node is admitted, otherwise None.
 
     The addresses that `peer` sends are used only if the organiser has admitted `peer`."""
     try:
         reply = await send_hello(network, peer, HelloRequest(run.id, request()))
+        if reply.hand_overs:
+            admission.adopt_hand_overs(reply.hand_overs)
         if reply.allowlist:
             admission.adopt_if_newer(reply.allowlist)
+        if reply.grants:
+            admission.adopt_granted(reply.grants, reply.amendments)
     except (PeerError, RemoteProtocolError, RunMismatch) as exc:
         # Other peers may give a valid answer, and this one is asked again later.
         journal.write("bad-hello", peer=peer, code=exc.code, reason=exc.what)

@@ -110,7 +110,7 @@ async def ask_consent(
     the answer. `answers` and `shown`: the terminal's input and output.
 
     Raises ConfigError: the user does not agree, or there is no terminal on which to ask."""
-    is_organiser = run.manifest.organiser == me
+    is_organiser = me in run.organisers
     if config.assume_yes or is_organiser or (agreed.exists() and agreed.read_text() == run.id):
         return
     answers, shown = answers or sys.stdin, shown or sys.stderr

@@ -50,7 +50,7 @@ def reload_denials(context: Context) -> int:
     their number.
 
     Raises ConfigError: the file is damaged."""
-    found = load_denials(context.home.denials, context.around.run)
+    found = load_denials(context.home.denials, context.admission.run)
     context.join_requests.denials = {each.denial.peer: each for each in found}
     context.changes.notify_all()
     return len(found)
@@ -61,11 +61,13 @@ def take_decisions(context: Context) -> None:
 
     async def take(peer: PeerId, payload: bytes) -> bytes:
         requests = context.join_requests
-        if payload == ASK_AGAIN or context.me == context.manifest.organiser:
+        if payload == ASK_AGAIN:
             return b""
-        fresh = SignedDenial.from_bytes(payload, context.around.run)
+        fresh = SignedDenial.from_bytes(payload, context.admission.run)
         waiting = {
-            each: known for each, known in requests.denials.items() if each in requests.pending
+            each: known
+            for each, known in requests.denials.items()
+            if each in requests.pending or known.signed.signer == context.me
         }
         denied = fresh.denial.peer
         known = waiting.get(denied)
@@ -84,7 +86,7 @@ async def tell_decisions(context: Context) -> None:
     cancelled."""
     told: dict[PeerId, Told] = {}
     room = trio.Semaphore(AT_ONCE)
-    if context.me == context.manifest.organiser:
+    if context.me in context.admission.organisers:
         reload_denials(context)
     async with trio.open_nursery() as nursery:
         while True:

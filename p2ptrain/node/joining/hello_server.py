@@ -2,8 +2,8 @@
 admitted, other peers' addresses.
 
 A hello may contain a newcomer's request to join. The newcomer sends it to any nodes that it has
-found. Only the organiser can admit a peer, so these nodes forward the request to the organiser's
-node when that node is connected to them.
+found. Only organisers and their delegates can admit a peer, so these nodes forward the request to
+the nodes of organisers and delegates that are connected to them.
 
 A hello of a hundred bytes can get a reply of half a megabyte. So each peer has a rate limit. All
 strangers at one address share another one, since anybody can create many identities.
@@ -21,6 +21,7 @@ from p2ptrain.config.node import NOTE_CHARACTERS_MAX
 from p2ptrain.errors import PeerError, RemoteProtocolError, TryLater
 from p2ptrain.ids import PeerId
 from p2ptrain.names import label
+from p2ptrain.node.gossip.hand_over_gossip import encoded_hand_overs
 from p2ptrain.node.gossip.hello_client import send_hello
 from p2ptrain.node.joining.decisions import denial_of
 from p2ptrain.node.state.context import Context
@@ -36,6 +37,7 @@ from p2ptrain.peers.hello_messages import (
 from p2ptrain.peers.protocol_names import HELLO_PROTOCOL
 from p2ptrain.rate_limit import Allowance
 from p2ptrain.run import JoinRequest
+from p2ptrain.run.grant import encode_grants
 from p2ptrain.suggested_command import to_paste
 
 PASS_ON_S = 10.0
@@ -78,6 +80,8 @@ def answer_hellos(context: Context) -> None:
                 amendments=context.amendments.to_bytes(),
                 admitted=admitted,
                 peers=_shared_addresses(context) if admitted else {},
+                grants=encode_grants(grants) if (grants := context.admission.grants) else b"",
+                hand_overs=encoded_hand_overs(context),
             )
         )
 
@@ -86,8 +90,8 @@ def answer_hellos(context: Context) -> None:
 
 def _note_request(context: Context, teller: PeerId, signed: bytes) -> bool:
     """Remember a request to join, to show it to the organiser or to forward it. Return whether
-    `teller` forwarded it for another peer. Only admitted peers may forward requests, and only to
-    the organiser's node; other forwarded requests are ignored.
+    `teller` forwarded it for another peer. Only peers that may train forward requests, and only to
+    the nodes of organisers and delegates; other forwarded requests are ignored.
 
     Raises RemoteProtocolError: the request is malformed, or its signature is wrong."""
     pending = context.join_requests.pending
@@ -96,8 +100,8 @@ def _note_request(context: Context, teller: PeerId, signed: bytes) -> bool:
     settled = [peer for peer in pending if context.admission.admits(peer)]
     for gone in [peer for peer in settled if peer not in connected]:
         del pending[gone]
-    is_admitted = context.admission.admits(teller)
-    if is_admitted and context.me != context.manifest.organiser:
+    is_admitted = context.admission.may_train(teller)
+    if is_admitted and not context.admission.decides(context.me):
         return False
     request = JoinRequest.from_bytes(signed)
     is_passed_on = request.peer != teller
@@ -126,41 +130,52 @@ def _note_request(context: Context, teller: PeerId, signed: bytes) -> bool:
 
 
 async def pass_requests_on(context: Context, *, pause_s: float = PASS_ON_S) -> None:
-    """Forward requests to join to the organiser's node whenever it is connected, until cancelled.
-    Pause after each request, so that strangers cannot make members flood the organiser."""
-    organiser, told_s = context.manifest.organiser, dict[PeerId, float]()
+    """Forward requests to join to the connected nodes of organisers and delegates, until cancelled.
+    A request that has reached this node through another one is not forwarded again. Pause after
+    each round of requests, so that strangers cannot make members flood the organisers."""
+    told_s = dict[tuple[PeerId, PeerId], float]()
     pending = context.join_requests.pending
-    if context.me == organiser:
-        return
     while True:
-        told_s = {peer: told for peer, told in told_s.items() if peer in pending}
-        peer = _to_pass_on(context, told_s)
-        if peer is None or organiser not in context.network.connected():
+        told_s = {pair: told for pair, told in told_s.items() if pair[0] in pending}
+        connected = sorted(context.network.connected())
+        deciders = [peer for peer in connected if context.admission.decides(peer)]
+        due = {other: _to_pass_on(context, told_s, other) for other in deciders}
+        if not any(due.values()):
             await context.changes.wait()
             continue
-        told_s[peer] = context.now()
-        try:
-            request = HelloRequest(context.run, pending[peer].signed)
-            await send_hello(context.network, organiser, request)
-        except (PeerError, RemoteProtocolError) as exc:
-            context.journal.write("not-passed-on", peer=peer, code=exc.code, reason=exc.what)
+        async with trio.open_nursery() as nursery:
+            for other, peer in due.items():
+                if peer is not None:
+                    told_s[peer, other] = context.now()
+                    nursery.start_soon(_pass_on, context, peer, pending[peer].signed, other)
         await trio.sleep(pause_s)
 
 
-def _to_pass_on(context: Context, told_s: Mapping[PeerId, float]) -> PeerId | None:
-    """Return the peer whose request to join is forwarded next, if any. It must still repeat its
-    request, which must not have been forwarded recently. Of several such peers, return the one
-    whose request was forwarded longest ago, or never."""
+async def _pass_on(context: Context, peer: PeerId, signed: bytes, decider: PeerId) -> None:
+    """Forward the request of `peer` to the node `decider`."""
+    try:
+        await send_hello(context.network, decider, HelloRequest(context.run, signed))
+    except (PeerError, RemoteProtocolError) as exc:
+        context.journal.write("not-passed-on", peer=peer, code=exc.code, reason=exc.what)
+
+
+def _to_pass_on(
+    context: Context, told_s: Mapping[tuple[PeerId, PeerId], float], decider: PeerId
+) -> PeerId | None:
+    """Return the peer whose request to join is forwarded to `decider` next, if any. It must still
+    repeat its request, which must not have been forwarded recently. Of several such peers, return
+    the one whose request was forwarded longest ago, or never."""
     now, never = context.now(), -math.inf
     due = [
         peer
         for peer, each in context.join_requests.pending.items()
         if now < each.asked_s + context.join_requests.forget_s
-        and told_s.get(peer, never) + PASS_AGAIN_S <= now
+        and each.via is None
+        and told_s.get((peer, decider), never) + PASS_AGAIN_S <= now
         and not context.admission.admits(peer)
         and denial_of(context, peer) is None
     ]
-    return min(due, key=lambda peer: told_s.get(peer, never), default=None)
+    return min(due, key=lambda peer: told_s.get((peer, decider), never), default=None)
 
 
 def _has_room(context: Context, site: str) -> bool:
@@ -183,19 +198,24 @@ def _has_room(context: Context, site: str) -> bool:
 
 def open_requests(context: Context) -> list[PeerId]:
     """Return the peers whose requests the organiser has not decided yet, as far as this node
-    knows. The peer that has waited longest comes first."""
-    pending = context.join_requests.pending
+    knows. The peer that has waited longest comes first. A delegate cannot admit peers that an
+    organiser has revoked, so its node leaves them out."""
+    pending, admission = context.join_requests.pending, context.admission
+    is_delegate = context.me in admission.delegations and context.me not in admission.organisers
     undecided = (
         peer
         for peer in pending
-        if not context.admission.admits(peer) and denial_of(context, peer) is None
+        if not admission.admits(peer)
+        and denial_of(context, peer) is None
+        and not (is_delegate and admission.is_revoked(peer))
     )
     return sorted(undecided, key=lambda peer: (pending[peer].first_s, peer))
 
 
 def waiting_peers(context: Context) -> list[PeerId]:
-    """Return the peers that wait for admission; none except on the organiser's node."""
-    return open_requests(context) if context.me == context.manifest.organiser else []
+    """Return the peers that wait for admission; none except on the nodes of organisers and
+    delegates."""
+    return open_requests(context) if context.admission.decides(context.me) else []
 
 
 async def answer_requests(context: Context) -> dict[str, object]:

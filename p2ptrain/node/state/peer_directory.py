@@ -49,11 +49,11 @@ class PeerDirectory:
         return self.detector.status(peer, trio.current_time()) is Colour.RED
 
     def is_vouched_for(self, peer: PeerId) -> bool:
-        """Return whether `peer` is a member or on the organiser's allowlist.
+        """Return whether `peer` is a member, or the organisers or delegates admit it as a trainer.
 
         In an open run every peer is admitted, so admission proves nothing."""
         is_member = self.ledger.state.is_member(peer)
-        return is_member or (not self.admission.is_open and self.admission.admits(peer))
+        return is_member or (not self.admission.is_open and self.admission.may_train(peer))
 
     def ledger_is_current(self) -> bool:
         """Return whether we have a heartbeat of a counted peer on our chain or branch (`line`), and

@@ -70,6 +70,8 @@ async def test_older_or_forged_list_does_not_remove_this_node(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path)
+    current = as_volunteer(r, 2, ANN.peer, BOB.peer, CAI.peer)
+    assert r.context.admission.adopt_if_newer(current)
     older = as_volunteer(r, 1, ANN.peer)
     forged = SignedAllowlist.publish(BOB, Allowlist.of(r.run.id, 9, [BOB.peer])).to_bytes()
     lists = {ANN.peer: older, BOB.peer: forged}

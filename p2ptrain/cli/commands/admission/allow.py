@@ -19,7 +19,7 @@ from p2ptrain.suggested_command import to_paste
 if TYPE_CHECKING:
     from p2ptrain.archive.home import Home
     from p2ptrain.ids import PeerId
-    from p2ptrain.run import Run
+    from p2ptrain.run import Role, Run
 
 app = typer.Typer(
     help="Old names of `p2ptrain peers approve`, `peers revoke` and `peers ls`.",
@@ -53,7 +53,7 @@ def add(
     as_json: JsonOption = False,
 ) -> None:
     """Put a peer on the allowlist, so that it may take part."""
-    change(open_home(home), peer_from(peer), add=True, anyway=anyway, as_json=as_json)
+    change(open_home(home), peer_from(peer), role="trainer", anyway=anyway, as_json=as_json)
 
 
 @app.command(epilog=examples("p2ptrain allow remove 12D3KooW… --home ORGANISER"))
@@ -67,7 +67,7 @@ def remove(
 
     The peer stays a member until the next roster, the list of members that the voters agree on.
     """
-    change(open_home(home), peer_from(peer), add=False, anyway=anyway, as_json=as_json)
+    change(open_home(home), peer_from(peer), role=None, anyway=anyway, as_json=as_json)
 
 
 @app.command("list", epilog=examples("p2ptrain allow list", "p2ptrain allow list --json"))
@@ -82,7 +82,7 @@ def list_(home: HomeOption = None, as_json: JsonOption = False) -> None:
     where = open_home(home, to_write=False)
     run = run_of(where)
     signed = load_allowlist(where.allowlist, run)
-    peers = list(signed.allowlist.peers) if signed else []
+    peers = sorted(signed.allowlist.roles) if signed else []
     sequence = signed.allowlist.sequence if signed else 0
     told, silence = _pending(where.root)
     asking = [peer for peer in told if peer not in peers]
@@ -129,13 +129,14 @@ def _pending(root: Path) -> tuple[list[PeerId], P2PTrainError | None]:
     return asking, None
 
 
-def change(where: Home, peer: PeerId, *, add: bool, anyway: bool, as_json: bool) -> None:
-    """Add `peer` to the allowlist or remove it, sign the new list, and notify the node that runs in
-    this home.
+def change(where: Home, peer: PeerId, *, role: Role | None, anyway: bool, as_json: bool) -> None:
+    """Give `peer` this role on the allowlist, or remove it if `role` is None. Sign the new list,
+    and notify the node that runs in this home. If several organisers must sign, make a proposal.
 
     Raises P2PTrainError: this is not the organiser's home, or the list is not safe to sign."""
     from p2ptrain.archive.home import signing_allowlist
     from p2ptrain.cli.commands.admission.allow_checks import changed_list, voters_heard
+    from p2ptrain.cli.commands.admission.proposals import missing_signatures, offer
     from p2ptrain.names import label
     from p2ptrain.run import SignedAllowlist, save_allowlist
 
@@ -143,21 +144,35 @@ def change(where: Home, peer: PeerId, *, add: bool, anyway: bool, as_json: bool)
     organiser = organiser_of(where, run)
     voters = voters_heard(where, run, anyway=anyway)
     with signing_allowlist(where):
-        after, changed = changed_list(where, run, peer, voters, add=add)
+        after, changed = changed_list(where, run, peer, voters, role=role)
+        signed = SignedAllowlist.publish(organiser, after)
+        if changed and not missing_signatures(run, signed.signed):
+            save_allowlist(where.allowlist, signed)
+    facts: dict[str, object] = {}
+    if changed and missing_signatures(run, signed.signed):
+        facts = offer(where, run, signed.signed, quiet=as_json).facts
+        progress(f"the proposal says about {label(peer)}: {role or 'revoked'}")
+    else:
         if changed:
-            save_allowlist(where.allowlist, SignedAllowlist.publish(organiser, after))
-    if changed:
-        notify(
-            where.root,
-            "reload-allowlist",
-            without_node="no node is running in this home; the list takes effect when one starts",
-        )
-    done = "is on" if add else "is off"
-    progress(f"{label(peer)} {done} the allowlist (now number {after.sequence})")
+            notify_list(where)
+        done = "is off" if role is None else "is on"
+        as_reader = " as a reader" if role == "reader" else ""
+        progress(f"{label(peer)} {done} the allowlist{as_reader} (now number {after.sequence})")
     progress(f"its whole id is {peer}")
     if run.manifest.admission == "open":
         progress(
             f"note: run {run.manifest.name!r} is open to everyone; its allowlist has no effect"
         )
     if as_json:
-        result_json({"sequence": after.sequence, "changed": changed, "peers": list(after.peers)})
+        readers = {"readers": list(after.readers)} if after.readers else {}
+        listed = {"sequence": after.sequence, "changed": changed, "peers": list(after.peers)}
+        result_json(listed | readers | facts)
+
+
+def notify_list(where: Home) -> None:
+    """Tell the node in this home that there is a newer list."""
+    notify(
+        where.root,
+        "reload-allowlist",
+        without_node="no node is running in this home; the list takes effect when one starts",
+    )

@@ -10,14 +10,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from p2ptrain.cli.commands.admission.grants import has_delegates
 from p2ptrain.cli.control_client import send_command
-from p2ptrain.errors import P2PTrainError, RemoteProtocolError, TryLater, counted
+from p2ptrain.errors import ConfigError, P2PTrainError, RemoteProtocolError, TryLater, counted
 from p2ptrain.suggested_command import to_paste
 
 if TYPE_CHECKING:
     from p2ptrain.archive.home import Home
     from p2ptrain.ids import PeerId
-    from p2ptrain.run import Allowlist, Run
+    from p2ptrain.run import Allowlist, Role, Run
 
 ANSWER_S = 15.0
 """Seconds to wait for the node's answer. The node itself waits up to five seconds for its peers."""
@@ -35,24 +36,44 @@ def voters_heard(where: Home, run: Run, *, anyway: bool) -> tuple[PeerId, ...]:
 
 
 def changed_list(
-    where: Home, run: Run, peer: PeerId, voters: Sequence[PeerId], *, add: bool
+    where: Home, run: Run, peer: PeerId, voters: Sequence[PeerId], *, role: Role | None
 ) -> tuple[Allowlist, bool]:
-    """Return the changed list, unsigned, and True. If nothing changes, return the current list and
-    False. `voters` are those whose quorum must stay on the list; none if it does not matter.
+    """Return the changed list, unsigned, and True: `peer` has this role, or is revoked. If nothing
+    changes, return the current list and False. `voters` are those whose quorum must stay on the
+    list; none if it does not matter.
+
+    An organiser decides with the decisions of other organisers that this home has and that the
+    newest list lacks.
 
     Raises P2PTrainError: the list is not safe to sign.
     """
-    from p2ptrain.run import Allowlist, load_allowlist
+    from p2ptrain.run import TRAINER, Allowlist, load_allowlist, load_lists
 
     held = load_allowlist(where.allowlist, run)
     before = held.allowlist if held else Allowlist.of(run.id, 1, [run.manifest.organiser])
-    if (peer in before.peers) == add:
+    for each in load_lists(where.to_merge, run):
+        before = before.merged(each.allowlist).numbered(before.sequence)
+    tracks = counts_revisions(where, run)
+    says_so = peer in before.revoked or not tracks
+    if before.roles.get(peer) == role and (role is not None or says_so):
         return before, False
-    if add:
-        return before.with_peer(peer), True
-    after = before.without_peer(peer)
-    check_quorum(run, voters, after, peer)
+    try:
+        after = (
+            before.without_peer(peer, tracks=tracks)
+            if role is None
+            else before.with_peer(peer, role, tracks=tracks)
+        )
+    except ValueError as exc:
+        raise ConfigError(f"the allowlist cannot be changed: {exc}", code="ALLOW-FULL") from exc
+    if role != TRAINER:
+        check_quorum(run, voters, after, peer)
     return after, True
+
+
+def counts_revisions(where: Home, run: Run) -> bool:
+    """Return whether lists of this run count revisions (see `run/allowlist`): there are other
+    organisers or delegates."""
+    return len(run.organisers) > 1 or has_delegates(where, run)
 
 
 def ask_neighbours(where: Home) -> tuple[PeerId, ...]:
@@ -115,7 +136,7 @@ def check_quorum(run: Run, voters: Sequence[PeerId], after: Allowlist, peer: Pee
 
     if not voters:
         return
-    stay = {run.manifest.organiser, *run.manifest.founders, *after.peers}
+    stay = {*run.organisers, *run.manifest.founders, *after.peers}
     gone = missing(run.manifest.policy.quorum, voters, stay)
     if peer not in gone:
         return

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from p2ptrain.cli.commands.admission.role_option import TRAINER, role_from
 from p2ptrain.cli.control_client import send_command
 from p2ptrain.cli.durations import parse_duration
 from p2ptrain.cli.homes import HomeOption, open_home, organiser_of, run_of
@@ -22,11 +23,12 @@ from p2ptrain.suggested_command import to_paste
 if TYPE_CHECKING:
     from p2ptrain.archive.home import Home
     from p2ptrain.net.addresses import Address
-    from p2ptrain.run import Run, Ticket
+    from p2ptrain.run import Run, Ticket, Token
 
 EXAMPLES = examples(
     "p2ptrain invite",
     "p2ptrain invite --uses 3 --expires 7d",
+    "p2ptrain invite --as reader --expires 2d",
     "p2ptrain invite --address /ip4/203.0.113.7/tcp/4201 --home ORGANISER",
 )
 
@@ -72,11 +74,26 @@ ExpiresOption = Annotated[
 ]
 
 
+InvitedRoleOption = Annotated[
+    str | None,
+    typer.Option(
+        "--as",
+        metavar="ROLE",
+        help=(
+            "Admit peers in this role, without asking you: trainer, or reader, which never trains "
+            "or votes."
+        ),
+        show_default="trainer with --uses or --expires",
+    ),
+]
+
+
 def invite(
     address: AddressOption = None,
     qr: QrOption = None,
     uses: UsesOption = None,
     expires: ExpiresOption = None,
+    as_: InvitedRoleOption = None,
     home: HomeOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -84,8 +101,8 @@ def invite(
 
     Volunteers take part with `p2ptrain join INVITE`. The invitation contains the run, its
     organiser, and addresses of the node that runs here and of other machines that serve the run.
-    It stays valid while one of its addresses leads to a member. It admits peers only with --uses
-    or --expires, while the organiser's node runs; keep such an invitation secret.
+    It stays valid while one of its addresses leads to a member. It admits peers only with --uses,
+    --expires or --as, while the node in this home runs; keep such an invitation secret.
     """
     from p2ptrain.net.invitation import Invitation, decode, encode
 
@@ -94,8 +111,9 @@ def invite(
     given = _given(where, address or ())
     told, warnings = _told(where, given)
     found = decode(told).addresses if told else ()
-    ticket = None if uses is None and expires is None else _ticket(where, run, uses, expires)
-    secret = ticket.to_bytes() if ticket else b""
+    wants_ticket = (uses, expires, as_) != (None, None, None)
+    ticket = _ticket(where, run, uses, expires, as_ or TRAINER) if wants_ticket else None
+    secret = ticket.to_bytes(run.manifest.organiser) if ticket else b""
     invitation = Invitation.of(run.id, run.manifest.organiser, [*given, *found], secret)
     text = encode(invitation)
     addresses = [str(each) for each in invitation.addresses]
@@ -103,7 +121,7 @@ def invite(
         organiser = run.manifest.organiser
         facts = {"run": run.id, "organiser": organiser, "addresses": addresses}
         token = ticket.signed.token if ticket else None
-        admits = {"uses": token.uses, "expires_unix": token.expires_unix} if token else {}
+        admits = _admits(token) if token else {}
         result_json({"invitation": text, **facts, **admits, "warnings": list(warnings)})
         return
     result(text)
@@ -155,20 +173,33 @@ def _told(where: Home, given: Sequence[Address]) -> tuple[str, Sequence[str]]:
     return text, [printable(str(each)) for each in warnings]
 
 
-def _ticket(where: Home, run: Run, uses: int | None, expires: str | None) -> Ticket:
+def _admits(token: Token) -> dict[str, object]:
+    return {"uses": token.uses, "expires_unix": token.expires_unix, "role": token.role}
+
+
+def _ticket(where: Home, run: Run, uses: int | None, expires: str | None, role: str) -> Ticket:
     """Sign a token in the organiser's home.
 
-    Raises NotAuthorised, ConfigError: this is not the organiser's home, or the run is open."""
+    Raises NotAuthorised, ConfigError: this is not the organiser's home, the run is open, or several
+        organisers must sign each list."""
     from p2ptrain.run import Ticket
 
     organiser, seconds = organiser_of(where, run), parse_duration(expires or "7d")
+    given = role_from(role)
+    if run.manifest.organisers.signatures_min > 1:
+        raise ConfigError(
+            f"in run {run.manifest.name!r} several organisers must sign each list, so an "
+            "invitation cannot admit anybody",
+            do="leave out --uses, --expires and --as, and approve the peers that ask to join",
+        )
     if run.manifest.admission == "open":
         raise ConfigError(
             f"run {run.manifest.name!r} is open to everyone, so invitations need not admit anybody",
-            do="leave out --uses and --expires",
+            do="leave out --uses, --expires and --as",
         )
     end = int(time.time()) + seconds
-    return Ticket.issue(organiser, run.id, os.urandom(32), uses=uses or 1, expires_unix=end)
+    seed = os.urandom(32)
+    return Ticket.issue(organiser, run.id, seed, uses=uses or 1, expires_unix=end, role=given)
 
 
 def _explain(
@@ -189,7 +220,8 @@ def _explain(
     if ticket:
         token = ticket.signed.token
         peers = "peer that uses it" if token.uses == 1 else f"{token.uses} peers that use it"
-        progress(f"the organiser's node admits the first {peers}, until {token.end}")
+        role = f" as a {token.role}" if token.role != TRAINER else ""
+        progress(f"the node in this home admits the first {peers}{role}, until {token.end}")
         progress("keep this invitation secret: send it only to people whom you want to admit")
     elif run.manifest.admission != "open":
         progress(f"see who asks to join with: {to_paste(where.root, 'peers pending')}")

@@ -1,8 +1,8 @@
 """`p2ptrain peers`: see who asks to join, and decide who may take part.
 
-Only the organiser's key can sign a decision. A running node in the organiser's home tells the other
-peers, and within seconds the volunteers. Notes are text from strangers: they are shortened, and
-characters that control a terminal are replaced.
+Organisers decide, and delegates admit. A running node in the home of the one who decides tells the
+other peers, and within seconds the volunteers. Notes are text from strangers: they are shortened,
+and characters that control a terminal are replaced.
 """
 
 from __future__ import annotations
@@ -15,6 +15,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from p2ptrain.cli.commands.admission.allow import AnywayOption, change
+from p2ptrain.cli.commands.admission.grants import (
+    delegate_in,
+    delegations_now,
+    grant,
+    granted,
+    has_delegates,
+)
+from p2ptrain.cli.commands.admission.role_option import READER, TRAINER, RoleOption, role_from
 from p2ptrain.cli.control_client import notify, send_command
 from p2ptrain.cli.durations import age, parse_duration
 from p2ptrain.cli.homes import HomeOption, open_home, organiser_of, run_of
@@ -38,6 +46,7 @@ app = typer.Typer(
     epilog=examples(
         "p2ptrain peers pending",
         "p2ptrain peers approve brave-otter",
+        "p2ptrain peers delegate brave-otter",
         'p2ptrain peers deny brave-otter --for 30d --reason "we are enough"',
     ),
     no_args_is_help=True,
@@ -100,36 +109,56 @@ def _what_to_do(where: Home, run: Run, requests: Sequence[PendingRequest]) -> st
 
     if not requests:
         return "nobody asks to join"
+    one = requests[0].peer
+    admit = f"admit a peer with: {to_paste(where.root, f'peers approve {one}')}"
     try:
         organiser_of(where, run)
     except NotAuthorised:
+        if delegate_in(where, run):
+            return admit
         organiser = label(run.manifest.organiser)
         return f"only the organiser, {organiser}, can admit them; send the organiser a peer id"
-    one = requests[0].peer
-    return (
-        f"admit a peer with: {to_paste(where.root, f'peers approve {one}')}; refuse one with: "
-        f"{to_paste(where.root, f'peers deny {one}')}"
-    )
+    return f"{admit}; refuse one with: {to_paste(where.root, f'peers deny {one}')}"
 
 
 @app.command(
-    epilog=examples("p2ptrain peers approve brave-otter", "p2ptrain peers approve 12D3KooW…")
+    epilog=examples(
+        "p2ptrain peers approve brave-otter",
+        "p2ptrain peers approve 12D3KooW… --as reader",
+    )
 )
 def approve(
     peer: PeerArgument,
+    as_: RoleOption = TRAINER,
     anyway: AnywayOption = False,
     home: HomeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Put a peer on the allowlist, so that it may take part."""
+    """Put a peer on the allowlist, so that it may take part.
+
+    A reader may connect, fetch chunks and read the ledger, but never trains or votes. A delegate of
+    the organisers (`p2ptrain peers delegate`) signs a grant instead, which admits the peer too.
+    """
     where = open_home(home)
-    run = run_of(where)
-    organiser_of(where, run)
-    requests, why = _requests_if_any(where)
-    asking = [each.peer for each in requests]
-    chosen = chosen_peer(peer, [*asking, *_listed(where, run)], of=ASKING, why_few=why)
-    change(where, chosen, add=True, anyway=anyway, as_json=as_json)
+    run, role = run_of(where), role_from(as_)
+    try:
+        organiser_of(where, run)
+    except NotAuthorised:
+        found = delegate_in(where, run)
+        if found is None:
+            raise
+        chosen = _to_admit(where, run, peer)
+        grant(where, run, *found, chosen, role, as_json=as_json)
+        return
+    chosen = _to_admit(where, run, peer)
+    change(where, chosen, role=role, anyway=anyway, as_json=as_json)
     _withdraw_denial(where, run, chosen)
+
+
+def _to_admit(where: Home, run: Run, text: str) -> PeerId:
+    requests, why = _requests_if_any(where)
+    known = [*(each.peer for each in requests), *_listed(where, run)]
+    return chosen_peer(text, known, of=ASKING, why_few=why)
 
 
 @app.command(
@@ -164,6 +193,7 @@ def deny(
     chosen = chosen_peer(peer, [each.peer for each in requests], of=ASKING, why_few=why)
     denial = _denied(where, run, chosen, seconds, reason)
     _notify(where)
+    _forbid_grants(where, run, chosen)
     progress(f"{label(chosen)} is denied until {denial.end}; its whole id is {chosen}")
     if as_json:
         result_json({"peer": chosen, "until_unix": denial.until_unix, "reason": denial.reason})
@@ -201,6 +231,17 @@ def _denied(where: Home, run: Run, peer: PeerId, seconds: int, reason: str) -> D
     return denial
 
 
+def _forbid_grants(where: Home, run: Run, peer: PeerId) -> None:
+    """Let the next list revoke a denied `peer`, so that no delegate can admit it."""
+    if not has_delegates(where, run):
+        return
+    if run.manifest.organisers.signatures_min > 1:
+        revoke = to_paste(where.root, f"peers revoke {peer}")
+        progress(f"delegates can still admit it; to prevent that, run: {revoke}")
+        return
+    change(where, peer, role=None, anyway=False, as_json=False)
+
+
 def _withdraw_denial(where: Home, run: Run, peer: PeerId) -> None:
     """Remove a denial of `peer` from the home, so that it does not hold again if the peer is later
     removed from the list."""
@@ -220,8 +261,8 @@ def _notify(where: Home) -> None:
 
 @app.command(epilog=examples("p2ptrain peers ls", "p2ptrain peers ls --json"))
 def ls(home: HomeOption = None, as_json: JsonOption = False) -> None:
-    """Show the peers on the allowlist, and the peers that are denied."""
-    from p2ptrain.names import peer_name
+    """Show the peers that are admitted, in which role and by whom, and those that are denied."""
+    from p2ptrain.names import label, peer_name
     from p2ptrain.run import load_allowlist, load_denials
 
     where = open_home(home, to_write=False)
@@ -231,15 +272,43 @@ def ls(home: HomeOption = None, as_json: JsonOption = False) -> None:
     now = time.time()
     held = [each.denial for each in load_denials(where.denials, run) if each.denial.holds(now)]
     denials = [each for each in held if each.peer not in listed]
+    roles = signed.allowlist.roles if signed else {}
+    revoked = signed.allowlist.revoked if signed else frozenset[PeerId]()
+    by_grant = [
+        each
+        for each in granted(where, run)
+        if each.grant.peer not in roles and each.grant.peer not in revoked
+    ]
+    delegates = sorted(delegations_now(where, run))
     if as_json:
         denied = [
             {"peer": each.peer, "until_unix": each.until_unix, "reason": each.reason}
             for each in denials
         ]
-        result_json({"sequence": sequence, "peers": listed, "denied": denied})
+        grants = [
+            {"peer": each.grant.peer, "role": each.grant.role, "delegate": each.delegate}
+            for each in by_grant
+        ]
+        result_json(
+            {
+                "sequence": sequence,
+                "peers": listed,
+                "readers": [peer for peer in listed if roles[peer] == READER],
+                "revoked": sorted(revoked),
+                "granted": grants,
+                "delegates": delegates,
+                "denied": denied,
+            }
+        )
         return
     for peer in listed:
-        result(f"{peer_name(peer)}  {peer}{_role(run, peer)}")
+        reader = "  reader" if roles[peer] == READER else ""
+        may_admit = "  delegate" if peer in delegates else ""
+        result(f"{peer_name(peer)}  {peer}{_role(run, peer)}{reader}{may_admit}")
+    for one in by_grant:
+        role = "" if one.grant.role == TRAINER else f" as a {one.grant.role}"
+        name = f"{peer_name(one.grant.peer)}  {one.grant.peer}"
+        result(f"{name}  admitted{role} by {label(one.delegate)}")
     for each in denials:
         reason = f': "{printable(each.reason)}"' if each.reason else ""
         result(f"{peer_name(each.peer)}  {each.peer}  denied until {each.end}{reason}")
@@ -249,7 +318,7 @@ def ls(home: HomeOption = None, as_json: JsonOption = False) -> None:
 
 
 def _role(run: Run, peer: PeerId) -> str:
-    if peer == run.manifest.organiser:
+    if peer in run.organisers:
         return "  organiser"
     return "  founder" if peer in run.manifest.founders else ""
 
@@ -263,20 +332,22 @@ def revoke(
     home: HomeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Take a peer off the allowlist.
+    """Take a peer off the allowlist. In a run with delegates, they cannot admit it again.
 
     The peer stays a member until the next roster, the list of members that the voters agree on.
     """
     where = open_home(home)
-    chosen = chosen_peer(peer, _listed(where, run_of(where)), of=LISTED)
-    change(where, chosen, add=False, anyway=anyway, as_json=as_json)
+    run = run_of(where)
+    known = [*_listed(where, run), *(each.grant.peer for each in granted(where, run))]
+    chosen = chosen_peer(peer, known, of=LISTED)
+    change(where, chosen, role=None, anyway=anyway, as_json=as_json)
 
 
 def _listed(where: Home, run: Run) -> list[PeerId]:
     from p2ptrain.run import load_allowlist
 
     signed = load_allowlist(where.allowlist, run)
-    return list(signed.allowlist.peers) if signed else []
+    return sorted(signed.allowlist.roles) if signed else []
 
 
 def _requests_if_any(where: Home) -> tuple[list[PendingRequest], str]:
