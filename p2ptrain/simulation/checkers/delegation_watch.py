@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from p2ptrain.ids import PeerId
+from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger.chain.rules import Rules
 from p2ptrain.ledger.chain.state import LedgerState
 from p2ptrain.ledger.chain.values import Commit, Roster
+from p2ptrain.ledger.messages.messages import Message, Propose
 from p2ptrain.simulation.checkers.founders_watch import WELL_S, delegates_at
 from p2ptrain.simulation.checkers.proposals import is_quorum
 from p2ptrain.simulation.checkers.troubles import Troubles
 from p2ptrain.simulation.checkers.watching import Decision, Watch
+from p2ptrain.simulation.disk import SimDisk
 
 ROSTERS_MAX = 4
 """Number of rosters that may open a reduce with a voter that is gone. A liar may propose some. So
@@ -73,20 +75,28 @@ class RevocationsAreBorne(Watch):
 @dataclass(slots=True)
 class DelegatesMayVanish(Watch):
     """F6: if all new delegates of a roster vanish, the others that are up are still a quorum. With
-    liars among the voters, any number of them may have been proposed."""
+    liars among the voters, any number of them may have been proposed. The voters that were up when
+    the roster was first proposed decide, since some may go before it is decided."""
 
     rules: Rules
     troubles: Troubles
     liars: frozenset[PeerId]
+    gone: dict[Digest, frozenset[PeerId]] = field(default_factory=dict)
+    """For each entry, the peers that its proposer knew to be down when it was first proposed. A
+    proposer that has just started does not know of any."""
+
+    def on_vote(self, voter: PeerId, message: Message, disk: SimDisk) -> None:
+        if isinstance(message, Propose) and message.entry.digest not in self.gone:
+            is_new = self.troubles.since.get(voter, 0.0) + WELL_S > self.troubles.now
+            gone = frozenset[PeerId]() if is_new else self.troubles.away_for(WELL_S)
+            self.gone[message.entry.digest] = gone
 
     def on_decision(self, decision: Decision) -> None:
         before, after = decision.before, decision.after
         new = set(after.voters) - set(before.voters) - set(self.rules.founders)
         if not decision.is_first or not new or self.liars.intersection(before.voters):
             return
-        now, went = self.troubles.now, self.troubles.went
-        away = {it for it in after.voters if it not in self.troubles.since}
-        lost = {it for it in away if went[it] + WELL_S < now}
+        lost = self.gone.get(decision.certified.entry.digest, self.troubles.away_for(WELL_S))
         if not is_quorum(self.rules, after.voters, set(after.voters) - new - lost):
             self.object(f"entry {after.height} makes voters of {len(new)} delegates at once")
 
