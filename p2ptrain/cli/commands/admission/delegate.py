@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from p2ptrain.run import Run
 
 Right = Literal["admitters", "voters"]
-"""What is delegated, by the name of the amendment's field."""
+"""The right that is delegated, named like the amendment's field."""
 
 EXAMPLES = examples(
     "p2ptrain peers delegate brave-otter",
