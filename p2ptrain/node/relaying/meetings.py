@@ -68,6 +68,8 @@ async def answer_meetings(context: Context) -> None:
                 context.journal.write(
                     "relay-failed", relay=route.relay.peer, peer=route.peer.peer, reason=exc.what
                 )
+            else:
+                context.peers.relaying.note_reached(route.peer.peer, context.now())
 
         forwarding.handle(context, RELAY_PROTOCOL, answer, bytes_max=MEET_BYTES_MAX)
         await trio.sleep_forever()

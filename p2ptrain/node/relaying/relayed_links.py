@@ -11,7 +11,7 @@ blame that member for it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import trio
@@ -71,6 +71,22 @@ async def dial_relayed(
     """Return a connection to the peer of `ways` through the first relay that works. The peer calls
     `serve_relayed` with the same relays. Raises what `first_that_works` raises."""
     dialling = DialHandle()
+    work = partial(
+        dial_one_of, context, ways, hello, deadline_s=deadline_s, dialling=dialling, wanted=None
+    )
+    return await in_thread(work, stop=dialling.give_up, limiter=limiter)
+
+
+def dial_one_of(
+    context: Context,
+    ways: Sequence[Route],
+    hello: Mapping[str, object],
+    *,
+    deadline_s: float,
+    dialling: DialHandle,
+    wanted: Callable[[], bool] | None,
+) -> PeerSocket:
+    """Do the work of `dial_relayed` in this thread, which blocks. `wanted` is as for `dial`."""
 
     def dial_one(route: Route, deadline_s: float, join_s: float) -> PeerSocket:
         return dial_through(
@@ -81,10 +97,10 @@ async def dial_relayed(
             join_s=join_s,
             encrypted=context.manifest.encrypted,
             dialling=dialling,
+            wanted=wanted,
         )
 
-    work = partial(first_that_works, ways, dial_one, deadline_s=deadline_s, dialling=dialling)
-    return await in_thread(work, stop=dialling.give_up, limiter=limiter)
+    return first_that_works(ways, dial_one, deadline_s=deadline_s, dialling=dialling)
 
 
 async def serve_relayed(
@@ -120,9 +136,17 @@ def blamable(
     """Return the suspects of a failed reduce without those that this node reaches through a relay:
     the relay may be at fault. `connections` are those of the reduce, by peer and stream. Use this
     for what this node has noticed itself, and not for what neighbours report."""
-    behind = {
-        peer
-        for (peer, _), connection in connections.items()
-        if isinstance(connection, PeerSocket) and connection.via is not None
-    }
-    return tuple(each for each in suspects if each not in behind)
+    return tuple(each for each in suspects if not relays_to(each, connections))
+
+
+def relays_to(
+    peer: PeerId, connections: Mapping[tuple[PeerId, int], SecureSocket]
+) -> frozenset[PeerId]:
+    """Return the relays through which `connections` lead to `peer`; none if they are direct."""
+    found = (each for (other, _), each in connections.items() if other == peer)
+    return frozenset(via for each in found if (via := relay_of(each)) is not None)
+
+
+def relay_of(connection: SecureSocket) -> PeerId | None:
+    """Return the relay that the connection goes through; None if it is direct."""
+    return connection.via if isinstance(connection, PeerSocket) else None
