@@ -72,6 +72,7 @@ async def serve_edge(
             raise failed[0]
 
     await _until_open(context, opening, once, faults)
+    await opening.complete.wait()  # The inbox gets each stream a moment after its hello.
 
 
 async def dial_for_chunks(context: Context, opening: Opening) -> None:

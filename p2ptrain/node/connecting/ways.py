@@ -56,13 +56,15 @@ def ways_to(
         return [first, punches]
     if relayed is None:
         return [punches, first]
+    if context.peers.punching.has_lately_failed(opening.peer, context.now()):
+        return [first, relayed, punches]
     punches, relayed = after_punching(context, punches, relayed)
     return [punches, first, relayed]
 
 
 def after_punching(context: Context, punches: Way, relayed: Way) -> tuple[Way, Way]:
-    """Return both ways such that `relayed` begins when `punches` has failed. It begins at once if
-    punching has lately failed with this peer, and RELAY_S before the opening's end at the latest.
+    """Return both ways such that `relayed` begins when `punches` has failed, and RELAY_S before the
+    opening's end at the latest. The failure is remembered: the next time, the relay comes first.
 
     Both ends of an edge know when their punching failed, so they begin at about the same time."""
     over = trio.Event()
@@ -74,13 +76,10 @@ def after_punching(context: Context, punches: Way, relayed: Way) -> tuple[Way, W
             over.set()
 
     async def second(opening: Opening) -> None:
-        punching, peer = context.peers.punching, opening.peer
-        if not punching.has_lately_failed(peer, context.now()):
-            with trio.move_on_after(max(opening.ends - RELAY_S - context.now(), 0.0)):
-                await over.wait()
-            if opening.missing:
-                punching.note_failed(peer, context.now())
+        with trio.move_on_after(max(opening.ends - RELAY_S - context.now(), 0.0)):
+            await over.wait()
         if opening.missing:
+            context.peers.punching.note_failed(opening.peer, context.now())
             await relayed(opening)
 
     return first, second

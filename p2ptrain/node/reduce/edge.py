@@ -146,7 +146,10 @@ def ways_of_other(context: Context, opening: Opening, relayed: Way) -> list[Way]
         return [partial(dial_persistently, context), await_peer]
     if not can_punch(context, opening.peer):
         return []
-    return list(after_punching(context, partial(await_call, context), relayed))
+    called = partial(await_call, context)
+    if context.peers.punching.has_lately_failed(opening.peer, context.now()):
+        return [relayed, called]
+    return list(after_punching(context, called, relayed))
 
 
 async def dial_persistently(context: Context, opening: Opening) -> None:

@@ -1,4 +1,4 @@
-"""The relay's turn begins when punching has failed, or at once if it failed lately."""
+"""The relay's turn begins when punching has failed, and the failure is remembered."""
 
 from __future__ import annotations
 
@@ -61,12 +61,6 @@ async def test_relay_begins_when_punching_has_failed_or_takes_too_long(
     async with rig(tmp_path) as r:
         assert await begun_by(r.context, punches, ends_in_s) == [ANN.peer]
         assert r.context.peers.punching.has_lately_failed(ANN.peer, r.context.now())
-
-
-async def test_relay_begins_at_once_if_punching_failed_lately(tmp_path: Path) -> None:
-    async with rig(tmp_path) as r:
-        r.context.peers.punching.note_failed(ANN.peer, r.context.now())
-        assert await begun_by(r.context, hangs, LATER_S) == [ANN.peer]
 
 
 async def test_relay_is_not_used_if_punching_works(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from p2ptrain.errors import ReduceAborted
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain.state import Phase
 from p2ptrain.ledger.chain.values import Participant, Roster
+from p2ptrain.node.connecting.ways import RELAY_S
 from p2ptrain.node.gossip.reach_task import other_ways
 from p2ptrain.node.outer_state.fetch import fetch_loose
 from p2ptrain.node.punching.agreeing import answer_punches, keep_punching
@@ -173,6 +174,14 @@ async def test_failed_punching_is_remembered_at_both_ends(tmp_path: Path) -> Non
         for end, other in (found.ends, found.ends[::-1]):
             punching, now = end.context.peers.punching, end.context.now()
             assert punching.has_lately_failed(other.context.me, now)
+        # The relay now comes before punching, and punching is not even begun.
+        found.begin(1)
+        with all_links() as links, trio.fail_after(RELAY_S):
+            assert await connected(found, links) == []
+            assert relays_used(found, links) == {found.relay_of(1).context.me}
+        for end, other in (found.ends, found.ends[::-1]):
+            assert len(end.said("punch-failed")) <= 1
+            punching, now = end.context.peers.punching, end.context.now()
             punching.note_reached(other.context.me, now)
             assert not punching.has_lately_failed(other.context.me, now)
 
