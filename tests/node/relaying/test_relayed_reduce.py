@@ -197,6 +197,24 @@ async def test_chunks_are_fetched_through_a_relay(tmp_path: Path) -> None:
         await settled(lambda: ann.me in bob.peers.relaying.reached(bob.now()))
 
 
+async def test_only_member_that_can_be_dialled_lets_its_source_dial_it(
+    tmp_path: Path, nursery: trio.Nursery
+) -> None:
+    """Nobody else can observe its ports or relay."""
+    async with neighbours(tmp_path, relays=1) as found:
+        (middle,), bob = found.relays, found.ends[1].context
+        middle.context.own_heartbeat.dialled = True
+        answer_punches(middle.context, gateways=frozenset)
+        nursery.start_soon(keep_punching, middle.context)
+        await settled(lambda: middle.context.peers.punching.agree is not None)
+        digest = bob.store.put_chunk(b"only Bob has this")
+        with trio.fail_after(DEADLINE_S):
+            report = await fetch_loose(middle.context, [digest])
+        assert report.bytes_by_peer == {bob.me: 17}
+        assert bob.peers.relaying.reached(bob.now()) == frozenset()
+        nursery.cancel_scope.cancel()
+
+
 # ── bad relays ───────────────────────────────────────────────────────────────────────────────────
 
 
