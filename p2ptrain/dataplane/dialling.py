@@ -27,6 +27,15 @@ class DialHandle:
                 raise ConnectionAbortedError("this node gave up dialling")
             self._sock = sock
 
+    def release(self) -> bool:
+        """Forget the socket, because it is in use from now on and `give_up` must not end it. Return
+        False if `give_up` was called before."""
+        with self._lock:
+            self._sock = None
+            for branch in self._branches:
+                branch.release()
+            return not self._over
+
     @property
     def is_over(self) -> bool:
         """Whether `give_up` was called."""

@@ -157,11 +157,13 @@ class Listener:
         deadline_s: float,
         received: bytes = b"",
         via: PeerId | None = None,
+        accepted: Callable[[], object] = lambda: None,
     ) -> None:
         """Serve `sock`, which this node has connected to `peer` itself, like an accepted
         connection. This blocks until the hello is answered, for `deadline_s` at most. The handler
         then runs in a thread of its own. `sock` belongs to the listener from now on. `received` are
-        bytes that were already read from it, and `via` is the relay that it goes through.
+        bytes that were already read from it, and `via` is the relay that it goes through. Once the
+        hello has been answered, `accepted` is called, just before the handler runs.
 
         Raises:
             PeerError, RemoteProtocolError, NotAuthorised: it is not `peer`, which is trusted and
@@ -178,17 +180,18 @@ class Listener:
             if connection.peer != peer:
                 raise RemoteProtocolError("another peer answered", peer=peer)
             connection.set_deadline(ends - time.monotonic())
-            accepted = self._greet(connection) if self._enter(connection) else None
-            if accepted is None:
+            greeted = self._greet(connection) if self._enter(connection) else None
+            if greeted is None:
                 raise PeerLost("its hello was not accepted", peer=peer)
             thread = threading.Thread(
                 target=self._serve_adopted,
-                args=(connection, *accepted),
+                args=(connection, *greeted),
                 name="dataplane",
                 daemon=True,
             )
             with self._lock:
                 self._threads.add(thread)
+            accepted()
             thread.start()
             on_failure.pop_all()
 

@@ -37,7 +37,11 @@ FOR_ALL = {
     "NodeState.set_state_unless_training",
     "OwnHeartbeat.send_now",
     "PortMappings.note_observed",
+    "Punching.note_failed",
     "Punching.note_reached",
+    "Relaying.note_fault",
+    "Relaying.note_reached",
+    "Relaying.note_success",
     "TrainerState.discard_work",
 }
 """Methods that change an object and that any folder may call."""

@@ -49,3 +49,15 @@ def test_dial_that_was_cancelled_before_it_began_fails_at_once(
         dialling.give_up()
         with pytest.raises(PeerUnreachable, match="gave up"):
             dial(client, endpoint, {"purpose": "x"}, deadline_s=LONG_S, dialling=dialling)
+
+
+def test_connection_that_is_in_use_is_not_ended_by_giving_up_its_dial() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        dialling = DialHandle()
+        dialling.branch().register(ours)
+        assert dialling.release()
+        dialling.give_up()
+        ours.sendall(b"x")
+        assert theirs.recv(1) == b"x"
+        assert not dialling.release()

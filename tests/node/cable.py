@@ -52,31 +52,43 @@ def network_of(r: Rig) -> Cable:
 async def three_rigs(tmp_path: Path) -> AsyncIterator[tuple[Rig, Rig, Rig]]:
     """Yield a sender, a forwarder and a receiver of one run. The sender and the receiver are
     connected to the forwarder only, and their heartbeats say that they cannot be dialled."""
+    async with some_rigs(tmp_path, forwarders=1) as (sender, forwarder, receiver):
+        yield sender, forwarder, receiver
+
+
+@asynccontextmanager
+async def some_rigs(
+    tmp_path: Path, *, forwarders: int, relays: int = 0
+) -> AsyncIterator[tuple[Rig, ...]]:
+    """Yield a sender, several forwarders and a receiver, as `three_rigs`. The heartbeats of the
+    forwarders offer to relay that many edges."""
+    between = [f"forwarder{number}" for number in range(forwarders)]
     async with AsyncExitStack() as stack:
         rigs = [
             await stack.enter_async_context(rig(tmp_path / name, welcoming=True))
-            for name in ("sender", "forwarder", "receiver")
+            for name in ("sender", *between, "receiver")
         ]
-        sender, forwarder, receiver = rigs
+        sender, middle = rigs[0], rigs[1:-1]
         names = [each.context.me for each in rigs]
         for each in rigs:
             each.surround(run=sender.run, network=Cable(me=each.context.me))
             each.set_chain(since=dict.fromkeys(names, 0))
             network_of(each).nodes.update(zip(names, rigs, strict=True))
-            network_of(each).peers.update(names if each is forwarder else names[1:2])
+            network_of(each).peers.update(names if each in middle else names[1:-1])
             forwarding.answer_forwarded(each.context)
         for each in rigs:
             for other in rigs:
                 endpoint = other.context.plane.endpoint
-                if other is not forwarder:
+                if other not in middle:
                     endpoint = replace(endpoint, port=NOBODY)
                 beat = heartbeat(
                     sender.run.id,
                     incarnation=other.context.identities.incarnation,
                     endpoint=pack(endpoint.to_wire()),
-                    dialable=other is forwarder,
+                    dialable=other in middle,
+                    relays=relays if other in middle else 0,
                 )
                 each.context.peers.table.note_heartbeat(other.context.me, beat, each.context.now())
                 each.context.peers.detector.note_arrival(other.context.me, each.context.now())
                 each.context.plane.listener.trust_certificate(endpoint.certificate_der)
-        yield sender, forwarder, receiver
+        yield tuple(rigs)

@@ -71,6 +71,7 @@ class SlowPost:
             identities=asked,
             ledger=alone,  # Nobody else could forward a request.
             peers=SimpleNamespace(forwarding=Forwarding()),
+            now=trio.current_time,
         )
 
     async def _carry(

@@ -87,11 +87,12 @@ def dial_through(
     join_s: float | None = None,
     encrypted: bool = True,
     dialling: DialHandle | None = None,
+    wanted: Callable[[], bool] | None = None,
 ) -> PeerSocket:
     """Connect to `route.peer` through the relay, and return what `dial` would return. The peer
     calls `serve_through` at about the same time. This blocks, so call it in a thread;
     `dialling.give_up` ends it early. The relay gets `join_s` to join both ends, by default
-    `deadline_s`, which limits everything.
+    `deadline_s`, which limits everything. `wanted` is as for `dial`.
 
     Raises:
         RelayFault: the relay cannot be reached, refuses, breaks, stalls or changes bytes.
@@ -112,7 +113,7 @@ def dial_through(
         shake_hands(secured, route.peer)
         on_failure.pop_all()
     via = route.relay.peer
-    return greet(secured, route.peer, hello, ends=ends, encrypted=encrypted, via=via)
+    return greet(secured, route.peer, hello, ends=ends, encrypted=encrypted, wanted=wanted, via=via)
 
 
 def serve_through(
@@ -145,6 +146,7 @@ def serve_through(
             deadline_s=max(ends - time.monotonic(), 0.001),
             received=received,
             via=route.relay.peer,
+            accepted=dialling.release,
         )
 
 

@@ -16,11 +16,12 @@ from typing import Protocol
 
 import trio
 
-from p2ptrain.dataplane import SecureSocket
+from p2ptrain.dataplane import DialHandle, PeerSocket, SecureSocket, ShutDownHere
 from p2ptrain.dataplane.racing import OVERLAP_S, together
 from p2ptrain.errors import PeerError, PeerTooSlow, RemoteProtocolError
 from p2ptrain.ids import PeerId
 from p2ptrain.node.state.punching import Hello
+from p2ptrain.node.state.threads import in_thread
 
 THREADS = trio.CapacityLimiter(128)
 """Threads that open connections, for everything but reduces: two fetches with 64 sources each."""
@@ -115,6 +116,9 @@ class Opening:
             self.complete.set()
 
 
+Once = Callable[[int, DialHandle], PeerSocket]
+"""`once(number, handle)` opens one connection. It blocks."""
+
 Way = Callable[[Opening], Awaitable[None]]
 """A way opens the connections that are missing, and delivers each of them. It ends when it has
 nothing more to try.
@@ -165,3 +169,44 @@ async def open_all(
     if not opening.complete.is_set():
         late = PeerTooSlow("it did not connect in time", peer=opening.peer)
         raise together(opening.peer, failures or [late])
+
+
+async def open_each(opening: Opening, numbers: Sequence[int], once: Once) -> None:
+    """Open these connections at the same time, each in a thread. Raises the first error, after all
+    of them have ended."""
+    faults: list[PeerError | RemoteProtocolError] = []
+
+    async def one(number: int) -> None:
+        handle = DialHandle()
+
+        def work() -> None:
+            try:
+                connection = once(number, handle)
+                if not handle.release():  # The connection is in use from now on.
+                    connection.close()
+                    raise ShutDownHere("this node gave up dialling", peer=opening.peer)
+            except BaseException:
+                opening.release(number, handle)
+                raise
+            # This runs in the thread, so that the connection is not lost if the task is cancelled.
+            opening.deliver(number, connection)
+
+        try:
+            await in_thread(work, stop=handle.give_up, limiter=opening.limiter)
+        except (PeerError, RemoteProtocolError) as exc:
+            faults.append(exc)
+        opening.settle()
+
+    async with trio.open_nursery() as nursery:
+        for number in numbers:
+            nursery.start_soon(one, number)
+    if faults:
+        raise faults[0]
+
+
+def claim_or_end(opening: Opening, number: int, handle: DialHandle) -> bool:
+    """Return whether the connection may still be used. If not, end the way's further tries."""
+    may = opening.claim(number, handle)
+    if not may:
+        handle.give_up()
+    return may

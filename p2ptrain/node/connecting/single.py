@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from p2ptrain.dataplane import Endpoint, SecureSocket
 from p2ptrain.node.connecting.opening import Opening, open_all
+from p2ptrain.node.connecting.relays import dial_for_chunks
 from p2ptrain.node.connecting.ways import dial_at, ways_to
+from p2ptrain.node.relaying.relayed_links import relay_of
 from p2ptrain.node.state.context import Context
 from p2ptrain.node.state.punching import Hello
 
@@ -29,9 +33,13 @@ async def open_connection(
     ends = context.now() + deadline_s
     opening = Opening(endpoint.peer, about, {0: hello}, ends, keep)
     try:
-        await open_all(opening, ways_to(context, opening, dial_there), left_s=deadline_s)
+        ways = ways_to(context, opening, dial_there, partial(dial_for_chunks, context))
+        await open_all(opening, ways, left_s=deadline_s)
     except BaseException:
         for connection in found:
             connection.close()
         raise
+    if (relay := relay_of(found[0])) is not None:
+        context.peers.relaying.note_reached(endpoint.peer, context.now())
+        context.journal.write("relayed", peer=endpoint.peer, relays=[relay], about=about)
     return found[0]

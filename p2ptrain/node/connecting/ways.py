@@ -1,47 +1,88 @@
 """The ways in which this node opens a data connection: it dials, or both ends call each other.
 
 Every way has the same signature, and `ways_to` lists them in the order in which they are tried.
-A further way, such as a relay, is one more function here and one more line in that list.
+`relays` has the last way, through a third member.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 import trio
 
-from p2ptrain.dataplane import DialHandle, Endpoint, PeerSocket, dial, punch_and_dial
-from p2ptrain.errors import PeerError, PeerUnreachable, RemoteProtocolError
+from p2ptrain.dataplane import (
+    DialHandle,
+    Endpoint,
+    PeerSocket,
+    dial,
+    punch_and_dial,
+)
+from p2ptrain.errors import PeerUnreachable
 from p2ptrain.ids import PeerId
-from p2ptrain.node.connecting.opening import Opening, Way
+from p2ptrain.node.connecting.opening import Opening, Way, claim_or_end, open_each
 from p2ptrain.node.gossip.reachability import is_dialable
 from p2ptrain.node.state.context import Context
-from p2ptrain.node.state.threads import in_thread
 
 AGAIN_S = 0.3
 """Pause in seconds before a peer is dialled again."""
+
+RELAY_S = 3.0
+"""Seconds before the opening's deadline at which the relay's turn begins at the latest. A relayed
+connection takes five round trips, and up to three relays are tried."""
 
 NEAR_S = 1.5
 """Deadline in seconds of a dial of a peer that cannot be dialled from other sites. It may be behind
 the same router, and then it answers within milliseconds."""
 
 Dials = Callable[[Context, Opening], Awaitable[None]]
-Once = Callable[[int, DialHandle], PeerSocket]
-"""`once(number, handle)` opens one connection. It blocks."""
 
 
-def ways_to(context: Context, opening: Opening, dials: Dials | None = None) -> list[Way]:
-    """Return the ways to the peer, most promising first. `dials` replaces `dial_once`."""
+def ways_to(
+    context: Context, opening: Opening, dials: Dials | None = None, relayed: Way | None = None
+) -> list[Way]:
+    """Return the ways to the peer, most promising first. `dials` replaces `dial_once`. `relayed`
+    connects through a relay. It is used only if the peer says that it cannot be dialled, and if
+    punching does not lead to it."""
     dialable = is_dialable(context, opening.peer)
     first: Way = partial(dials or dial_once, context)
     if not dialable:
         first = partial(dial_once, context, deadline_s=NEAR_S)
     if not can_punch(context, opening.peer):
         return [first]
-    punches = partial(punch, context)
-    return [first, punches] if dialable else [punches, first]
+    punches: Way = partial(punch, context)
+    if dialable:
+        return [first, punches]
+    if relayed is None:
+        return [punches, first]
+    if context.peers.punching.has_lately_failed(opening.peer, context.now()):
+        return [first, relayed, punches]
+    punches, relayed = after_punching(context, punches, relayed)
+    return [punches, first, relayed]
+
+
+def after_punching(context: Context, punches: Way, relayed: Way) -> tuple[Way, Way]:
+    """Return both ways such that `relayed` begins when `punches` has failed, and RELAY_S before the
+    opening's end at the latest. The failure is remembered: the next time, the relay comes first.
+
+    Both ends of an edge know when their punching failed, so they begin at about the same time."""
+    over = trio.Event()
+
+    async def first(opening: Opening) -> None:
+        try:
+            await punches(opening)
+        finally:
+            over.set()
+
+    async def second(opening: Opening) -> None:
+        with trio.move_on_after(max(opening.ends - RELAY_S - context.now(), 0.0)):
+            await over.wait()
+        if opening.missing:
+            context.peers.punching.note_failed(opening.peer, context.now())
+            await relayed(opening)
+
+    return first, second
 
 
 def can_punch(context: Context, peer: PeerId) -> bool:
@@ -76,14 +117,14 @@ async def punch(context: Context, opening: Opening) -> None:
                 found.ports[place],
                 encrypted=context.manifest.encrypted,
                 dialling=handle,
-                wanted=partial(_claim, opening, number, handle),
+                wanted=partial(claim_or_end, opening, number, handle),
             )
             made.append(number)
             return connection
 
         await trio.sleep(max(found.start_at - context.now(), 0.0))
         try:
-            await _each(opening, numbers, once)
+            await open_each(opening, numbers, once)
         finally:  # This task is cancelled as soon as the last connection is open.
             if made:
                 punching.note_reached(opening.peer, context.now())
@@ -117,51 +158,13 @@ async def dial_at(
             deadline_s=limit_s,
             encrypted=context.manifest.encrypted,
             dialling=handle,
-            wanted=partial(_claim, opening, number, handle),
+            wanted=partial(claim_or_end, opening, number, handle),
         )
         took_s.append(time.monotonic() - began_s)
         return connection
 
     try:
-        await _each(opening, opening.missing, once)
+        await open_each(opening, opening.missing, once)
     finally:
         for seconds in took_s:
             context.peers.paths.connected(peer, seconds)
-
-
-async def _each(opening: Opening, numbers: Sequence[int], once: Once) -> None:
-    """Open these connections at the same time, each in a thread. Raises the first error, after all
-    of them have ended."""
-    faults: list[PeerError | RemoteProtocolError] = []
-
-    async def one(number: int) -> None:
-        handle = DialHandle()
-
-        def work() -> None:
-            try:
-                connection = once(number, handle)
-            except BaseException:
-                opening.release(number, handle)
-                raise
-            # This runs in the thread, so that the connection is not lost if the task is cancelled.
-            opening.deliver(number, connection)
-
-        try:
-            await in_thread(work, stop=handle.give_up, limiter=opening.limiter)
-        except (PeerError, RemoteProtocolError) as exc:
-            faults.append(exc)
-        opening.settle()
-
-    async with trio.open_nursery() as nursery:
-        for number in numbers:
-            nursery.start_soon(one, number)
-    if faults:
-        raise faults[0]
-
-
-def _claim(opening: Opening, number: int, handle: DialHandle) -> bool:
-    """Return whether the connection may still be used. If not, end the way's further tries."""
-    may = opening.claim(number, handle)
-    if not may:
-        handle.give_up()
-    return may

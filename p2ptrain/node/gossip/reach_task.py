@@ -98,9 +98,17 @@ def judge(context: Context, own: OwnAddresses, place: OwnPlace) -> bool:
 
 def other_ways(context: Context) -> OtherWays:
     """Return how many other members are connected by other ways than a plain dial."""
+    now, peers = context.now(), context.peers
     members = [it for it in context.ledger.snapshot.members if it != context.me]
-    punched = context.peers.punching.reached(context.now()).intersection(members)
-    return OtherWays(punched=len(punched), members=len(members))
+    punched = peers.punching.reached(now).intersection(members)
+    relayed = peers.relaying.reached(now).intersection(members)
+    # A member that needed a relay earlier may be reached by hole punching now.
+    relayed -= {
+        it
+        for it in punched & relayed
+        if peers.punching.reached_s[it] > peers.relaying.reached_s[it]
+    }
+    return OtherWays(len(punched - relayed), len(relayed), len(members))
 
 
 async def ask(

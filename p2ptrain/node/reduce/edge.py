@@ -7,7 +7,7 @@ hello, and its inbox then refuses the neighbour's hello for this stream (`datapl
     can be dialled     opener                          the other one
     the other one      dials; 0.3 s later it punches   dials 0.3 s later, if it can
     the opener only    waits; 0.3 s later it punches   dials
-    neither            punches                         waits for the call
+    neither            punches, then dials a relay     waits for the call, then dials a relay
 
 Both know from heartbeats who says that it can be dialled.
 """
@@ -24,10 +24,20 @@ import trio
 
 from p2ptrain.dataplane import RingInbox, RingKey, SecureSocket, SocketWait
 from p2ptrain.dataplane.inbox import PURPOSE, SECOND_PURPOSE
+from p2ptrain.dataplane.relaying import EdgeKey
+from p2ptrain.dataplane.sockets import RelayFault
 from p2ptrain.errors import PeerError, PeerUnreachable, RemoteProtocolError
 from p2ptrain.ids import PeerId
 from p2ptrain.node.connecting.opening import Opening, Way, open_all
-from p2ptrain.node.connecting.ways import AGAIN_S, can_punch, dial_at, dial_once, ways_to
+from p2ptrain.node.connecting.relays import dial_edge, serve_edge
+from p2ptrain.node.connecting.ways import (
+    AGAIN_S,
+    after_punching,
+    can_punch,
+    dial_at,
+    dial_once,
+    ways_to,
+)
 from p2ptrain.node.gossip.endpoint_exchange import introduced
 from p2ptrain.node.gossip.reachability import is_dialable
 from p2ptrain.node.punching.purposes import reduce_purpose
@@ -71,6 +81,7 @@ async def open_edge(
     longer wait, the whole reduce would fail before we could report which neighbour is at fault.
 
     Raises:
+        RelayFault: the two had to use a relay, and no relay worked.
         PeerError, RemoteProtocolError: the neighbour is not reached, and does not reach us.
     """
     is_opener = request.me < request.peers.index(peer)
@@ -88,7 +99,14 @@ async def open_edge(
         claims,
         threads,
     )
-    ways = ways_of_opener(context, opening) if is_opener else ways_of_other(context, opening)
+    opener = request.peers[request.me] if is_opener else peer
+
+    def key_of(stream: int) -> EdgeKey:
+        return EdgeKey(context.run, request.step, request.attempt, stream, opener)
+
+    of_relays = list[RelayFault]()
+    relayed = partial(dial_edge if is_opener else serve_edge, context, key_of, of_relays)
+    ways = (ways_of_opener if is_opener else ways_of_other)(context, opening, relayed)
     limit_s, faults = context.timing.edge_s + AGAIN_S, list[PeerError]()
     with _told_if_late(context, request, opening):
         async with trio.open_nursery() as nursery:
@@ -97,7 +115,7 @@ async def open_edge(
             opened = await outcome.acapture(open_all, opening, ways, left_s=limit_s)
             nursery.cancel_scope.cancel()
     if opening.missing:
-        for fault in faults:
+        for fault in (*of_relays[-1:], *faults):
             raise fault
         opened.unwrap()
 
@@ -110,13 +128,14 @@ def keys(request: ReduceRequest, dialler: PeerId) -> dict[int, RingKey]:
     }
 
 
-def ways_of_opener(context: Context, opening: Opening) -> list[Way]:
+def ways_of_opener(context: Context, opening: Opening, relayed: Way) -> list[Way]:
+    if not is_dialable(context, context.me):
+        return ways_to(context, opening, dial_persistently, relayed)
     ways = ways_to(context, opening, dial_persistently)
-    waits = is_dialable(context, context.me) and not is_dialable(context, opening.peer)
-    return [await_peer, *ways] if waits else ways
+    return ways if is_dialable(context, opening.peer) else [await_peer, *ways]
 
 
-def ways_of_other(context: Context, opening: Opening) -> list[Way]:
+def ways_of_other(context: Context, opening: Opening, relayed: Way) -> list[Way]:
     """Return the ways of the neighbour that does not decide. If only the opener can be dialled, it
     relies on us. If neither can, it is useless to wait once its call has failed."""
     opener_is_dialable = is_dialable(context, opening.peer)
@@ -125,7 +144,12 @@ def ways_of_other(context: Context, opening: Opening) -> list[Way]:
         return [await_peer, second] if opener_is_dialable else [await_peer]
     if opener_is_dialable:
         return [partial(dial_persistently, context), await_peer]
-    return [partial(await_call, context)] if can_punch(context, opening.peer) else []
+    if not can_punch(context, opening.peer):
+        return []
+    called = partial(await_call, context)
+    if context.peers.punching.has_lately_failed(opening.peer, context.now()):
+        return [relayed, called]
+    return list(after_punching(context, called, relayed))
 
 
 async def dial_persistently(context: Context, opening: Opening) -> None:

@@ -11,10 +11,12 @@ from dataclasses import dataclass, field
 import trio
 
 from p2ptrain.dataplane import SecureSocket
+from p2ptrain.dataplane.sockets import RelayFault
 from p2ptrain.errors import PeerError, ReduceAborted, RemoteProtocolError
 from p2ptrain.ids import PeerId
 from p2ptrain.node.gossip.reachability import is_dialable
 from p2ptrain.node.reduce.edge import open_edge
+from p2ptrain.node.relaying.relayed_links import blamable, relay_offers, relays_to
 from p2ptrain.node.state.context import Context
 from p2ptrain.ring import NEIGHBOURS_MAX, Links, ReduceRequest
 
@@ -59,7 +61,7 @@ async def connect(context: Context, request: ReduceRequest, edges: ReduceLinks) 
         try:
             await open_edge(context, request, peer, keep, edges.threads)
         except (PeerError, RemoteProtocolError) as exc:
-            blamed, what = fault(context, request, peer, exc.what)
+            blamed, what = fault(context, request, peer, exc)
             faults.append(ReduceAborted(request.step, request.attempt, blamed, what))
             nursery.cancel_scope.cancel()
 
@@ -69,6 +71,7 @@ async def connect(context: Context, request: ReduceRequest, edges: ReduceLinks) 
                 nursery.start_soon(ensure_open, peer)
         if faults:
             raise faults[0]  # The first fault is the cause: it cancelled the other connections.
+        _note_relayed(context, request, edges)
     except BaseException:
         context.plane.ring_inbox.give_up(
             run=request.run, step=request.step, attempt=request.attempt
@@ -77,18 +80,55 @@ async def connect(context: Context, request: ReduceRequest, edges: ReduceLinks) 
     return edges.links(request)
 
 
+def _note_relayed(context: Context, request: ReduceRequest, edges: ReduceLinks) -> None:
+    for peer in request.neighbours:
+        if relays := sorted(relays_to(peer, edges.open)):
+            context.peers.relaying.note_reached(peer, context.now())
+            where = {"step": request.step, "attempt": request.attempt}
+            context.journal.write("relayed", peer=peer, relays=relays, about="reduce", **where)
+
+
+def without_relayed(
+    context: Context, request: ReduceRequest, exc: ReduceAborted, edges: ReduceLinks
+) -> ReduceAborted:
+    """Return `exc`, which this node's own reduce raised, without the suspects behind a relay: the
+    relay may be at fault. A suspect remains if the relays are no excuse any more, since attempts
+    with it have failed through different relays."""
+    if exc.heard:
+        return exc
+    relaying, offers = context.peers.relaying, relay_offers(context)
+    for peer in exc.suspects:
+        for relay in sorted(relays_to(peer, edges.open)):
+            relaying.note_fault(peer, relay)
+    innocent = blamable(exc.suspects, edges.open)
+    suspects = tuple(
+        it for it in exc.suspects if it in innocent or relaying.is_exhausted(it, offers)
+    )
+    if suspects == exc.suspects:
+        return exc
+    what = f"{exc.reason}; a relay may be at fault"
+    return ReduceAborted(request.step, request.attempt, suspects, what)
+
+
 def fault(
-    context: Context, request: ReduceRequest, peer: PeerId, reason: str
+    context: Context, request: ReduceRequest, peer: PeerId, exc: PeerError | RemoteProtocolError
 ) -> tuple[tuple[PeerId, ...], str]:
     """Return whom to blame because we cannot connect to `peer`, and why: that neighbour, even if
     the error names another peer, since the neighbour may have chosen that name.
 
     If neither of the two nodes can be dialled, their NATs are at fault. Then both choose the same
     one of them to sit out. The other one accuses it, and it accuses nobody. The two take turns from
-    step to step, since both have work to contribute."""
-    me = request.peers[request.me]
+    step to step, since both have work to contribute.
+
+    If relays failed, nobody is blamed as long as the next attempt begins with another relay."""
+    me, reason = request.peers[request.me], exc.what
     if context.own_heartbeat.dialable or is_dialable(context, peer):
         return (peer,), reason
+    if isinstance(exc, RelayFault):
+        relaying = context.peers.relaying
+        relaying.note_fault(peer, PeerId(exc.peer))
+        if not relaying.were_all_tried(peer, relay_offers(context)):
+            return (), f"no relay connects {me} and {peer}: {reason}"
     blamed = (peer,) if sorted((me, peer))[request.step % 2] == peer else ()
     what = f"neither {me} nor {peer} can be dialled, and they are neighbours: {reason}"
     return blamed, what

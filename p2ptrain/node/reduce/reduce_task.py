@@ -28,7 +28,7 @@ from p2ptrain.ledger.chain.values import Commit, Participant, Roster
 from p2ptrain.ledger.messages.peer_reports import Ready, ReduceDone, ReduceFailed, UpdateHeld
 from p2ptrain.ledger.policy.reduce_results import confessed
 from p2ptrain.node.reduce.overdue_commit import wait_for_commit
-from p2ptrain.node.reduce.reduce_links import ReduceLinks, connect
+from p2ptrain.node.reduce.reduce_links import ReduceLinks, connect, without_relayed
 from p2ptrain.node.state.context import Context
 from p2ptrain.node.state.threads import in_thread
 from p2ptrain.observe.states import Exchanging, StandingBy
@@ -234,7 +234,9 @@ async def _reduce(
         )
         where = {"step": roster.step, "attempt": roster.attempt}
         context.journal.write("exchange-connected", **where, peers=roster.peers)
-        report = await _run(context, roster, request, reduce, residual)
+        report = await _run(context, roster, request, reduce, residual, edges)
+        for each in report.traffic:
+            context.peers.relaying.note_success(each.peer)
         # Compare while the lock is held: once it is released, θ may change.
         result = np.frombuffer(payload, np.uint8)
         compared = await trio.to_thread.run_sync(compare, theta, local, result, request.codec)
@@ -258,12 +260,19 @@ async def _run(
     request: ReduceRequest,
     reduce: Reduce,
     residual: Residual | None,
+    edges: ReduceLinks,
 ) -> ReduceStatistics:
     """Run `reduce` while the attempt is needed.
     Raises ReduceAborted: the reduce failed."""
     context.reduce.ring = reduce
+
+    async def run() -> ReduceStatistics:
+        try:
+            return await in_thread(reduce.run, stop=partial(reduce.abort, "it was abandoned"))
+        except ReduceAborted as exc:
+            raise without_relayed(context, request, exc, edges) from exc
+
     try:
-        run = partial(in_thread, reduce.run, stop=partial(reduce.abort, "it was abandoned"))
         return await while_it_matters(context, roster, run, context.timing.reduce.lag_s)
     except ReduceAborted:
         if residual is not None:

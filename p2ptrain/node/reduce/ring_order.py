@@ -19,8 +19,8 @@ from p2ptrain.ring import arrangement
 
 WARNING = "arrangement"
 UNPROVEN_RATE = 125_000.0
-"""Bytes per second assumed between two peers that cannot be dialled: 1 Mbit/s. They can punch holes
-in most NATs. The low rate makes them neighbours only if no other order of the peers is possible, or
+"""Bytes per second assumed between two peers that cannot be dialled: 1 Mbit/s. They punch holes or
+use a relay. The low rate makes them neighbours only if no other order of the peers is possible, or
 once a transfer between them was measured."""
 FORWARD = "in each pair, the owner of one node should forward that node's data port (--data-listen)"
 

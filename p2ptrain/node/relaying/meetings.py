@@ -1,7 +1,8 @@
 """Ask a member to meet this node at a relay, and come when a member asks.
 
 *Whose word is it?* The request must come from a member, for itself, directly or with its signature.
-The member chooses only the relay, among the members that this node knows to offer relaying, so it
+The member chooses only the relay, among the members that this node knows to offer relaying. It may
+choose itself: then this node dials it, so that it can fetch from a node that it cannot dial. It
 cannot make this node connect to any other address. It can make this node open a few connections to
 these relays. An edge of a reduce must fit this node's own ledger.
 """
@@ -68,6 +69,10 @@ async def answer_meetings(context: Context) -> None:
                 context.journal.write(
                     "relay-failed", relay=route.relay.peer, peer=route.peer.peer, reason=exc.what
                 )
+            else:
+                if route.relay.peer == route.peer.peer:
+                    return  # This node has dialled the peer itself.
+                context.peers.relaying.note_reached(route.peer.peer, context.now())
 
         forwarding.handle(context, RELAY_PROTOCOL, answer, bytes_max=MEET_BYTES_MAX)
         await trio.sleep_forever()
@@ -98,8 +103,8 @@ def _refusal(context: Context, peer: PeerId, wanted: MeetRequest) -> str:
     """Return why this node must not come; "" if it may."""
     if wanted.key.dialler != peer:
         return "a request to meet must come from the end that dials"
-    if wanted.relay in (peer, context.me):
-        return "a relay must be a third member"
+    if wanted.relay == context.me:
+        return "a relay must be another member"
     with suppress(ProtocolError):
         verdict = judge(RelayRequest(context.me, peer, wanted.key), own_view(context))
         return verdict.reason if isinstance(verdict, Refused) else ""

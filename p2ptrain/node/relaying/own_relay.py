@@ -55,6 +55,8 @@ def open_relay(stack: ExitStack, context: Context) -> None:
     )
     stack.enter_context(server)
     context.plane.listener.handle(PURPOSE, server)
+    # This node dials its own relay to fetch from members that it cannot dial.
+    context.plane.listener.trust_certificate(context.plane.endpoint.certificate_der)
     context.peers.relaying.server = server
 
 

@@ -11,7 +11,8 @@ blame that member for it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 import trio
@@ -49,11 +50,17 @@ def relay_offers(context: Context) -> dict[PeerId, Endpoint]:
 
 def routes(context: Context, peer: PeerId, key: RelayKey) -> list[Route]:
     """Return the ways to `peer` through relays, in the order in which to try them. Both ends of an
-    edge compute the same order. For a fetch, only the dialler does. Raises RelayUnreachable: the
+    edge compute the same order. For a fetch, only the dialler does. If it can be dialled and offers
+    to relay, it begins with its own relay, so that the peer dials it. Raises RelayUnreachable: the
     peer's certificate is not known, or no member offers to relay."""
     offers, there = relay_offers(context), context.peers.table.endpoint(peer)
     step, attempt = (key.step, key.attempt) if isinstance(key, EdgeKey) else (0, key.nonce[0])
     chosen = ranked(context.run, (context.me, peer), step, attempt, offers)
+    offers_itself = context.own_heartbeat.dialled and context.peers.relaying.offered > 0
+    if offers_itself and not isinstance(key, EdgeKey):
+        host, port = context.plane.listener.address  # Linux also connects to 0.0.0.0 and "::".
+        offers[context.me] = replace(context.plane.endpoint, host=host, port=port, others=())
+        chosen.insert(0, context.me)
     if there is None or not chosen:
         why = "its certificate is not known" if there is None else "no member offers to relay"
         raise RelayUnreachable(why, peer="")
@@ -71,6 +78,22 @@ async def dial_relayed(
     """Return a connection to the peer of `ways` through the first relay that works. The peer calls
     `serve_relayed` with the same relays. Raises what `first_that_works` raises."""
     dialling = DialHandle()
+    work = partial(
+        dial_one_of, context, ways, hello, deadline_s=deadline_s, dialling=dialling, wanted=None
+    )
+    return await in_thread(work, stop=dialling.give_up, limiter=limiter)
+
+
+def dial_one_of(
+    context: Context,
+    ways: Sequence[Route],
+    hello: Mapping[str, object],
+    *,
+    deadline_s: float,
+    dialling: DialHandle,
+    wanted: Callable[[], bool] | None,
+) -> PeerSocket:
+    """Do the work of `dial_relayed` in this thread, which blocks. `wanted` is as for `dial`."""
 
     def dial_one(route: Route, deadline_s: float, join_s: float) -> PeerSocket:
         return dial_through(
@@ -81,10 +104,10 @@ async def dial_relayed(
             join_s=join_s,
             encrypted=context.manifest.encrypted,
             dialling=dialling,
+            wanted=wanted,
         )
 
-    work = partial(first_that_works, ways, dial_one, deadline_s=deadline_s, dialling=dialling)
-    return await in_thread(work, stop=dialling.give_up, limiter=limiter)
+    return first_that_works(ways, dial_one, deadline_s=deadline_s, dialling=dialling)
 
 
 async def serve_relayed(
@@ -120,9 +143,17 @@ def blamable(
     """Return the suspects of a failed reduce without those that this node reaches through a relay:
     the relay may be at fault. `connections` are those of the reduce, by peer and stream. Use this
     for what this node has noticed itself, and not for what neighbours report."""
-    behind = {
-        peer
-        for (peer, _), connection in connections.items()
-        if isinstance(connection, PeerSocket) and connection.via is not None
-    }
-    return tuple(each for each in suspects if each not in behind)
+    return tuple(each for each in suspects if not relays_to(each, connections))
+
+
+def relays_to(
+    peer: PeerId, connections: Mapping[tuple[PeerId, int], SecureSocket]
+) -> frozenset[PeerId]:
+    """Return the relays through which `connections` lead to `peer`; none if they are direct."""
+    found = (each for (other, _), each in connections.items() if other == peer)
+    return frozenset(via for each in found if (via := relay_of(each)) is not None)
+
+
+def relay_of(connection: SecureSocket) -> PeerId | None:
+    """Return the relay that the connection goes through; None if it is direct."""
+    return connection.via if isinstance(connection, PeerSocket) else None

@@ -4,6 +4,7 @@ neither can dial the other. Written by `punching/`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
@@ -18,8 +19,11 @@ from p2ptrain.ids import PeerId
 PUNCHED_S = 600.0
 """Seconds for which a member counts as reached by hole punching after the last connection."""
 
+FAILED_S = 300.0
+"""Seconds for which a relay is used at once after hole punching with a member failed."""
+
 REACHED_MAX = 1024
-"""Maximum number of members that are remembered as reached by hole punching."""
+"""Maximum number of members that are remembered as reached by hole punching, or as not reached."""
 
 CHUNKS = "chunks"
 """The purpose of a connection on which this node requests chunks; see `punching/purposes`."""
@@ -72,12 +76,21 @@ class Punching:
     reached_s: dict[PeerId, float] = field(default_factory=dict)
     """When this node last opened a connection with each member by hole punching."""
 
+    failed_s: dict[PeerId, float] = field(default_factory=dict)
+    """When this node last had to connect with each member in another way, since punching failed."""
+
     def note_reached(self, peer: PeerId, now: float) -> None:
         """Note that a connection with `peer` was punched. Any task may call this."""
-        self.reached_s.pop(peer, None)
-        self.reached_s[peer] = now
-        if len(self.reached_s) > REACHED_MAX:
-            del self.reached_s[next(iter(self.reached_s))]
+        self.failed_s.pop(peer, None)
+        _note_time(self.reached_s, peer, now)
+
+    def note_failed(self, peer: PeerId, now: float) -> None:
+        """Note that punching with `peer` failed. Any task may call this."""
+        _note_time(self.failed_s, peer, now)
+
+    def has_lately_failed(self, peer: PeerId, now: float) -> bool:
+        """Return whether punching with `peer` failed lately, and has not worked since."""
+        return self.failed_s.get(peer, -math.inf) > now - FAILED_S
 
     def reached(self, now: float) -> frozenset[PeerId]:
         """Return the members that were lately reached by hole punching."""
@@ -87,3 +100,11 @@ class Punching:
         """Return why the newest agreement about this failed that `peer` offered; "" if it did
         not."""
         return self.failed.get((peer, about), "")
+
+
+def _note_time(times: dict[PeerId, float], peer: PeerId, now: float) -> None:
+    """Set the time of `peer`, and forget the oldest if there are too many."""
+    times.pop(peer, None)
+    times[peer] = now
+    if len(times) > REACHED_MAX:
+        del times[next(iter(times))]

@@ -171,8 +171,12 @@ async def test_ways_to_a_neighbour_depend_on_who_can_be_dialled(
         r.context.own_heartbeat.dialable = mine
         hear(r, ANN.peer, dialable=theirs)
         unopened = Opening(ANN.peer, "", {}, 0.0, lambda number, connection: None)
-        assert names(edge.ways_of_opener(r.context, unopened)) == opener
-        assert names(edge.ways_of_other(r.context, unopened)) == other
+        assert names(edge.ways_of_opener(r.context, unopened, relayed)) == opener
+        assert names(edge.ways_of_other(r.context, unopened, relayed)) == other
+
+
+async def relayed(opening: Opening) -> None:
+    raise AssertionError("only members use relays")
 
 
 def names(ways: list[Way]) -> list[str]:

@@ -1,16 +1,17 @@
-"""Measure how well four nodes average if three of them are behind NATs and only one can be dialled.
+"""Measure how well nodes average if only one of them can be dialled.
 
-    python -m tests.wan.harness.exchanges                    behind NATs, then all dialable
+    python -m tests.wan.harness.exchanges                    four nodes, then six, in all networks
     python -m tests.wan.harness.exchanges --commits 5 --network nats
 
-Needs root. All four nodes train, with fake trainers, and take part in each exchange. In a ring of
-four nodes, at least one pair of neighbours is behind NATs, so these two have to punch holes.
+Needs root. All nodes train, with fake trainers, and take part in each exchange. All pairs are
+neighbours, so each pair behind NATs has to punch holes or to use the relay of the open node.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -22,14 +23,28 @@ from p2ptrain.testing.node_process import Event
 from tests.wan.harness import emulator
 from tests.wan.harness.votes import Voter, commits_of, end_all, prepared, wait_for_commits
 
-NODES = 4
-NETWORKS = {
-    "nats": ("-N", "cone/rand:1", "-N", "fw:2", "-N", "cone/rst:3"),
-    "dialable": (),
+NETWORKS: dict[str, tuple[str, ...]] = {
+    "nats": ("", "cone/rand", "fw", "cone/rst"),
+    "dialable": ("",) * 4,
+    "six-nats": ("", "cone/rand", "cone/rand+cone/rand", "sym", "cone/rst", "fw"),
+    "six-symmetric": ("", *("sym",) * 5),
+    "six-dialable": ("",) * 6,
 }
-"""Options of the emulator."""
+"""The kind of NAT before each node; "" if the node can be dialled."""
 
-LINKS = ("-n", str(NODES), "-d", "20", "-j", "2")
+VERDICTS = {"nats": "punched", "six-nats": "relayed", "six-symmetric": "relayed"}
+"""The right verdict of all nodes behind NATs. In a network with a symmetric NAT, all of them have a
+neighbour that they reach through the relay. `verdicts` measures nodes that need neither way."""
+
+OTHER_WAYS = frozenset(VERDICTS.values())
+
+LINKS = ("-d", "20", "-j", "2")
+SIX = ("-r", "100")
+"""Six nodes have lines of 100 Mbit/s."""
+
+RELAY_EDGES = 10
+"""The pairs for which a node relays at a time: those of five nodes. The usual number is two."""
+
 FIRST_COMMITS = 3
 """Commits that are not measured, after all nodes have taken part."""
 
@@ -37,9 +52,9 @@ START_S, COMMIT_S = 240.0, 30.0
 """Timeouts in seconds for the first commits, and for each further one."""
 
 
-def wait_for_all(nodes: list[Voter], deadline_s: float, *, punched: bool) -> None:
-    """Wait until each node has taken part in an exchange and, if `punched`, all but the first say
-    that they are reached by hole punching. Raises TimeoutError."""
+def wait_for_all(nodes: list[Voter], deadline_s: float, *, behind_nats: bool) -> None:
+    """Wait until each node has taken part in an exchange and, if `behind_nats`, all but
+    the first say that members reach them by other ways than a dial. Raises TimeoutError."""
     ends_s = time.monotonic() + deadline_s
     late = list(nodes)
     while late:
@@ -50,21 +65,24 @@ def wait_for_all(nodes: list[Voter], deadline_s: float, *, punched: bool) -> Non
             for _ in node.new_events():
                 pass
         late = [node for node in nodes if not _of(node.events, "exchange-done")]
-        late += [node for node in nodes[1:] if punched and not _says_punched(node)]
+        late += [node for node in nodes[1:] if behind_nats and _verdict_of(node) not in OTHER_WAYS]
 
 
-def _says_punched(node: Voter) -> bool:
-    return any(it["verdict"] == "punched" for it in _of(node.events, "reach"))
+def _verdict_of(node: Voter) -> str:
+    """Return what the node says now about how others reach it; "" if it has said nothing."""
+    return next((str(it["verdict"]) for it in reversed(_of(node.events, "reach"))), "")
 
 
 def run_nodes(folder: Path, network: str, commits: int) -> dict[str, object]:
     """Run the nodes inside the emulated network. Return what was measured after the nodes have
     found out how they are reached."""
-    nodes, address = prepared(folder, participants_min=2)
+    sites = NETWORKS[network]
+    nodes, address = prepared(folder, participants_min=2, count=len(sites))
     try:
         for number, node in enumerate(nodes):
-            node.launch(number, [address] if number else [], seed=False)
-        wait_for_all(nodes, START_S, punched=bool(NETWORKS[network]))
+            bootstrap = [address] if number else []
+            node.launch(number, bootstrap, seed=False, relay_edges=RELAY_EDGES)
+        wait_for_all(nodes, START_S, behind_nats=any(sites))
         first = len(commits_of(nodes[0])) + FIRST_COMMITS
         wait_for_commits(nodes[0], first, START_S)
         since_s = commits_of(nodes[0])[first - 1]["monotonic_s"]
@@ -95,10 +113,13 @@ def _summary(nodes: list[Voter], since_s: float) -> dict[str, object]:
         "attempts": len(started),
         "attempts_lost_to_connecting": len({_attempt(it) for it in failed}),
         "connecting_s": _median_and_max(connect_s),
+        "transfer_s": _median_and_max([it for each in events for it in _transfers(each)]),
         "exchange_s": _median_and_max(exchange_s),
         "punched": len(_of(all_events, "punched")),
+        "relayed": len(_of(all_events, "relayed")),
         "punching_s": _median_and_max([it["seconds"] for it in offered]),
         "of_these_observing_s": _median_and_max([it["observing_s"] for it in offered]),
+        "verdicts": [_verdict_of(node) for node in nodes],
         "reasons": sorted({it["reason"][:160] for it in failed}),
     }
 
@@ -116,6 +137,13 @@ def _times(events: list[Event], kind: str) -> list[float]:
     started = {_attempt(it): it["monotonic_s"] for it in _of(events, "exchange-started")}
     ended = [it for it in _of(events, kind) if _attempt(it) in started]
     return [it["monotonic_s"] - started[_attempt(it)] for it in ended]
+
+
+def _transfers(events: list[Event]) -> list[float]:
+    """Return the seconds from the last connection to the result, for each attempt of one node."""
+    open_s = {_attempt(it): it["monotonic_s"] for it in _of(events, "exchange-connected")}
+    ended = [it for it in _of(events, "exchange-done") if _attempt(it) in open_s]
+    return [it["monotonic_s"] - open_s[_attempt(it)] for it in ended]
 
 
 def _unconnected(events: list[Event]) -> list[Event]:
@@ -136,13 +164,16 @@ def measured(network: str, commits: int) -> dict[str, object]:
     inner += ["--network", network, "--commits", str(commits)]
     # A node behind a firewall keeps its address. With private addresses, the open node would be in
     # the same local network, and nobody at another site could tell whether it is reached.
-    words = emulator.words((*LINKS, *NETWORKS[network]), inner, public=True)
+    sites = NETWORKS[network]
+    nats = [word for at, kind in enumerate(sites) if kind for word in ("-N", f"{kind}:{at}")]
+    options = ["-n", str(len(sites)), *LINKS, *(SIX if len(sites) == 6 else ()), *nats]
+    words = emulator.words(options, inner, public=True)
     limit_s = 2 * START_S + commits * COMMIT_S + 60
     done = subprocess.run(
         words, cwd=emulator.ROOT, stdout=subprocess.PIPE, check=True, timeout=limit_s
     )
     found: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
-    return {"network": network} | found
+    return {"network": network, "load": os.getloadavg()} | found
 
 
 def main() -> int:

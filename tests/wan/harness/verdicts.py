@@ -70,8 +70,10 @@ CASES = {
     "mapped": Case("cone/pmp", Reach.MAPPED, "by NAT-PMP", asks_router=True),
     "carrier": Case("cone/pmp+cone/rand", Reach.BLOCKED, "your provider", asks_router=True),
 }
-"""The right verdicts for the nodes of today. Nodes do not punch holes or use relays yet; when they
-do, the nodes that are closed today become punched or relayed."""
+"""The right verdicts in a run whose other members can all be dialled. A node behind a NAT dials
+them, so it never needs to punch holes or to use a relay. `closed` is then right: no member reaches
+it, and its neighbours must be peers that it can dial. `exchanges.VERDICTS` has the right verdicts
+where members need these ways."""
 
 CHANGES: tuple[tuple[bool, tuple[int, ...], Reach], ...] = (
     (False, BOTH, Reach.OPEN),

@@ -8,7 +8,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from p2ptrain.config.node import NodeConfig
+from p2ptrain.config.node import RELAY_EDGES, NodeConfig
 from p2ptrain.node.main import run_node
 from p2ptrain.node.state.context import Context
 from p2ptrain.node.training.trainer_processes import Trainers
@@ -25,6 +25,7 @@ def main() -> int:
     parser.add_argument("--seed", action="store_true")
     parser.add_argument("--mdns", action="store_true")
     parser.add_argument("--bootstrap", nargs="*", default=[])
+    parser.add_argument("--relay-edges", type=int, default=RELAY_EDGES)
     parser.add_argument("--inner-step", type=float, default=INNER_STEP_S, help="in seconds")
     parser.add_argument("--map-ports", action="store_true", help="ask the router to open the ports")
     given = parser.parse_args()
@@ -44,6 +45,7 @@ def main() -> int:
         device="cpu",
         assume_yes=True,
         port_mapping=given.map_ports,
+        relay_edges=given.relay_edges,
     )
     return run_node(config, trainers=trainers)
 

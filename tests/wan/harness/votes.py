@@ -49,9 +49,12 @@ START_S, COMMIT_S = 180.0, 20.0
 class Voter(DemoNode):
     """One voter, which trains or is a seed."""
 
-    def launch(self, number: int, bootstrap: list[str], *, seed: bool) -> None:
+    def launch(
+        self, number: int, bootstrap: list[str], *, seed: bool, relay_edges: int | None = None
+    ) -> None:
         words = [sys.executable, "-m", "tests.wan.harness.voter", "--home", str(self.home)]
         words += ["--host", host_of(number)]
+        words += [] if relay_edges is None else ["--relay-edges", str(relay_edges)]
         words += ["--seed"] * seed + ["--bootstrap", *bootstrap]
         with (self.home / "output.txt").open("ab") as output:
             self.process = subprocess.Popen(
@@ -72,10 +75,12 @@ def host_of(node: int) -> str:
     return line.split(" inet ")[1].split("/")[0]
 
 
-def prepared(folder: Path, participants_min: int = 1) -> tuple[list[Voter], str]:
+def prepared(
+    folder: Path, participants_min: int = 1, count: int = VOTERS
+) -> tuple[list[Voter], str]:
     """Make the homes of all voters and publish their run. Return the voters and the first one's
     address."""
-    homes = [Home(folder / f"voter{number}") for number in range(VOTERS)]
+    homes = [Home(folder / f"voter{number}") for number in range(count)]
     peers = [load_or_create(home.identity).peer for home in homes]
     run = publish(
         homes[0],
