@@ -48,6 +48,9 @@ VERBOSE = ("--verbose", "-v", "-vv")
 """The options that show the traceback of an error. Every command accepts them anywhere before
 `--`."""
 
+NODE_COMMANDS = {"node", "join"}
+"""The commands that run a node until it is stopped."""
+
 app = typer.Typer(
     name="p2ptrain",
     help="Train one large model together with people you do not know, without a central server.",
@@ -142,8 +145,7 @@ def _ended_as_by_ctrl_c(words: Sequence[str]) -> Iterator[None]:
     itself.
     """
     ours = (
-        list(words[:1]) not in (["node"], ["join"])
-        and threading.current_thread() is threading.main_thread()
+        not set(words[:1]) & NODE_COMMANDS and threading.current_thread() is threading.main_thread()
     )
     numbers = (signal.SIGTERM, signal.SIGHUP) if ours else ()
     usual = [number for number in numbers if signal.getsignal(number) is signal.SIG_DFL]
@@ -167,9 +169,13 @@ def _interrupt(number: int, frame: object) -> None:
 
 
 def _for_the_parser(words: Sequence[str]) -> list[str]:
-    """Return `words` without the VERBOSE options, which `main` handles."""
+    """Return `words` without the VERBOSE options, which `main` handles. The commands that run a
+    node have such an option themselves."""
     end = words.index("--") if "--" in words else len(words)
-    return [word for word in words[:end] if word not in VERBOSE] + list(words[end:])
+    kept = [word for word in words[:end] if word not in VERBOSE]
+    if len(kept) < end and kept[:1] and kept[0] in NODE_COMMANDS:
+        kept.insert(1, "--verbose")
+    return kept + list(words[end:])
 
 
 def _flush() -> None:

@@ -127,6 +127,8 @@ class NodeConfig:
     programs that make a NodeConfig, such as tests and the demo, do not."""
     quiet: bool = False
     """Print errors only."""
+    verbose: bool = False
+    """Also print the states that are part of every outer step."""
 
     def __post_init__(self) -> None:
         most = EXTERNAL_RANKS_MAX if self.ranks_host else RANKS_MAX

@@ -73,6 +73,7 @@ def test_every_option_reaches_the_configuration(
             run=RunId("ab" * 32),
             assume_yes=True,
             mdns=True,
+            verbose=True,
         )
     ]
 

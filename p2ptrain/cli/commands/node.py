@@ -97,6 +97,7 @@ def config_of(
         assume_yes=joining.yes,
         mdns=joining.mdns,
         quiet=telling.quiet,
+        verbose=telling.verbose,
     )
 
 

@@ -249,3 +249,11 @@ class OutputOptions:
     """Options for the output on the terminal."""
 
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show errors only.")] = False
+    verbose: Annotated[
+        bool,
+        typer.Option(
+            "--verbose",
+            "-v",
+            help="Also show each change of state, and tracebacks of errors.",
+        ),
+    ] = False
