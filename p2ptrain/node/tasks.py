@@ -17,6 +17,7 @@ from p2ptrain.node.control.isolation_warning import notice_isolation
 from p2ptrain.node.control.left_out_warning import notice_left_out
 from p2ptrain.node.control.progress_lines import print_progress
 from p2ptrain.node.control.slow_reduce_warning import notice_slow_reduce
+from p2ptrain.node.control.waiting import notice_waits
 from p2ptrain.node.forwarding.forwarding import answer_forwarded
 from p2ptrain.node.gossip import connections
 from p2ptrain.node.gossip.amendment_gossip import keep_amended
@@ -96,7 +97,7 @@ async def run_tasks(
     async with trio.open_nursery() as nursery:
         nursery.start_soon(run_ledger_to_the_end)
         start_presence(nursery, context)
-        for task in (notice_the_end, notice_isolation, watch_reach):
+        for task in (notice_the_end, notice_isolation, notice_waits, watch_reach):
             nursery.start_soon(task, context)
         nursery.start_soon(print_progress, context, print_line)
         nursery.start_soon(hello_server.pass_requests_on, context)
