@@ -15,6 +15,7 @@ from p2ptrain.node.consensus.ledger_task import run_ledger
 from p2ptrain.node.consensus.pruning import notice_pruned
 from p2ptrain.node.control.isolation_warning import notice_isolation
 from p2ptrain.node.control.left_out_warning import notice_left_out
+from p2ptrain.node.control.lost_vote_warning import notice_lost_vote
 from p2ptrain.node.control.progress_lines import print_progress
 from p2ptrain.node.control.slow_reduce_warning import notice_slow_reduce
 from p2ptrain.node.control.waiting import notice_waits
@@ -115,6 +116,7 @@ async def run_tasks(
         nursery.start_soon(scrub, context)
         if not context.trains:
             nursery.start_soon(serve_only, context)
+            nursery.start_soon(notice_lost_vote, context)
         else:
             for task in (run_reduces, notice_left_out, notice_slow_reduce):
                 nursery.start_soon(task, context)

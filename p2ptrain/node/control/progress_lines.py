@@ -6,12 +6,14 @@ States that lead to training, and states that interrupt it, always appear.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from p2ptrain.errors import counted
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain.state import Phase
 from p2ptrain.ledger.chain.values import Skip
+from p2ptrain.node.control.member_news import MemberNews
 from p2ptrain.node.joining import hello_server
 from p2ptrain.node.state.context import Context
 from p2ptrain.observe.cautions import Caution
@@ -26,6 +28,7 @@ from p2ptrain.observe.states import (
 from p2ptrain.observe.step_line import Pace, StepLine
 from p2ptrain.peers.reach_verdict import NOT_ASKED, Verdict
 from p2ptrain.ring import ReduceStatistics
+from p2ptrain.suggested_command import to_paste
 
 PrintLine = Callable[[str], None]
 
@@ -42,27 +45,27 @@ class _Told:
     reach: Verdict = NOT_ASKED
     warned: frozenset[Caution] = frozenset()
     asked: set[PeerId] = field(default_factory=set)
+    ended: bool = False
     pace: Pace = field(default_factory=Pace)
 
 
 async def print_progress(context: Context, print_line: PrintLine) -> None:
     """Print outer steps, changes of state, warnings and requests to join, until cancelled."""
-    told = _Told()
+    told, members = _Told(), MemberNews(context)
     while True:
-        _print_machine(context, told, print_line)
+        _print_trainer(context, told, print_line)
         _print_state(context, told, print_line)
         _print_warnings(context, told, print_line)
         _print_step(context, told, print_line)
+        members.print_news(context, print_line)
+        _print_end(context, told, print_line)
         await context.changes.wait()
 
 
-def _print_machine(context: Context, told: _Told, print_line: PrintLine) -> None:
+def _print_trainer(context: Context, told: _Told, print_line: PrintLine) -> None:
     if context.trainer.device != told.trainer:
         told.trainer = context.trainer.device
         print_line(f"training on {told.trainer}")
-    if context.own_heartbeat.reach.verdict != told.reach:
-        told.reach = context.own_heartbeat.reach.verdict
-        print_line(f"reachability: {told.reach.words}")
 
 
 def _print_state(context: Context, told: _Told, print_line: PrintLine) -> None:
@@ -97,6 +100,9 @@ def _is_routine(context: Context, printed: State | None, state: State) -> bool:
 
 
 def _print_warnings(context: Context, told: _Told, print_line: PrintLine) -> None:
+    if context.own_heartbeat.reach.verdict != told.reach:
+        told.reach = context.own_heartbeat.reach.verdict
+        print_line(f"reachability: {told.reach.words}")
     shown = frozenset(context.alerts.warnings.values())
     for caution in context.alerts.warnings.values():
         if caution not in told.warned:
@@ -117,6 +123,32 @@ def _print_step(context: Context, told: _Told, print_line: PrintLine) -> None:
     last, told.exchange = told.exchange, context.reduce.last_ring
     exchange = told.exchange if told.exchange is not last else None
     print_line(str(step_line(context, step, told.pace, exchange)))
+
+
+def _print_end(context: Context, told: _Told, print_line: PrintLine) -> None:
+    """Print a summary of the run once it is complete and this node has its final weights."""
+    if context.ledger.snapshot.phase is Phase.ENDED and context.at_head() and not told.ended:
+        told.ended = True
+        for line in summary(context):
+            print_line(line)
+
+
+def summary(context: Context) -> Iterator[str]:
+    """Yield the lines that end a run: its result, thanks, and the command that writes the weights
+    to a directory."""
+    state, held_out = context.ledger.snapshot, context.trainer.validation.newest
+    peers = [peer for peer, tokens in state.tokens_by_peer.items() if tokens]
+    loss = f"; loss on held-out data {held_out.loss:.3f}" if held_out and held_out.loss else ""
+    yield (
+        f"the run is complete: {counted(state.step, 'outer step')}, {state.tokens:,} tokens by "
+        f"{counted(len(peers), 'peer')}{loss}"
+    )
+    if own := state.tokens_by_peer.get(context.me, 0):
+        yield f"thank you: {own:,} of these tokens are yours ({own / state.tokens:.0%})"
+    elif context.config.seed:
+        yield "thank you for serving the run"
+    export = to_paste(context.home.root, "export --to hf DIR")
+    yield f"write the weights to a directory: {export}"
 
 
 def step_line(

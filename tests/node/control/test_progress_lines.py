@@ -65,7 +65,7 @@ async def test_each_outer_step_prints_its_loss_and_its_own_tokens(
     r.context.trainer.progress = Progress(0, 1, 2.384, 100.0, 32)
     r.context.outer.step = 1
     await show(r)
-    assert lines == ["step 1/4  loss 2.38  2 peers  yours 32 of 48"]
+    assert lines[0] == "step 1/4  loss 2.38  2 peers  yours 32 of 48"
 
 
 async def test_replayed_steps_show_their_own_tokens_and_no_loss(
@@ -135,3 +135,21 @@ async def test_skipped_step_is_called_skipped(
     r.context.outer.step = 1
     await show(r)
     assert lines == ["step 1/4  skipped"]
+
+
+async def test_end_of_the_run_is_summarised_with_thanks_and_the_next_command(
+    tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
+) -> None:
+    r = await new_rig(tmp_path, steps=1, **ALONE)
+    lines = await follow(r, nursery)
+    commit(r, Participant(r.context.me, 32, 2))
+    r.context.outer.step = 1
+    for _ in range(2):
+        await show(r)
+    assert lines == [
+        "step 1/1  1 peer  yours 32 of 32",
+        "the run is complete: 1 outer step, 32 tokens by 1 peer",
+        "thank you: 32 of these tokens are yours (100%)",
+        f"write the weights to a directory: p2ptrain export --to hf DIR --home "
+        f"{r.context.home.root}",
+    ]
