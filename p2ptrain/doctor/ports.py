@@ -48,12 +48,8 @@ def judge_port(facts: PortFacts) -> Finding:
         facts.name,
         told,
         fix=f"stop that program, or choose another port with {facts.option}, such as "
-        f"{facts.port + 1}",
+        f"{facts.port + 2}",
     )
-
-
-EVERY_ADDRESS = ("/ip4/0.0.0.0/tcp/0",)
-"""An address that stands for the default, where a node chooses one port for IPv4 and IPv6."""
 
 
 def ports(subject: Subject, learned: Learned, tell: Tell) -> None:
@@ -64,12 +60,12 @@ def ports(subject: Subject, learned: Learned, tell: Tell) -> None:
     config = subject.config
 
     def claim(address: str) -> None:
-        with claimed(None if config.listen is None else [address]):
+        with claimed(None if config.listen is None else [address], config.port):
             pass
 
     tried = [
         _tried(subject, *CONTROL, each, partial(claim, each))
-        for each in config.listen or EVERY_ADDRESS
+        for each in config.listen or (f"/ip4/0.0.0.0/tcp/{config.port}",)
     ]
     where = f"{config.data_host}:{config.data_port}"
 

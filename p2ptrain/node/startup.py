@@ -57,6 +57,7 @@ async def open_node(
     async with open_network(
         identity,
         listen=config.listen,
+        port=config.port,
         announce=config.announce,
         mdns=config.mdns,
         admitted=admission.admits,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -76,6 +77,15 @@ def test_every_option_reaches_the_configuration(
             verbose=True,
         )
     ]
+
+
+def test_seed_has_fixed_ports_because_its_address_is_handed_out(
+    p2ptrain: Command, started: list[NodeConfig], tmp_path: Path
+) -> None:
+    p2ptrain("node", "--home", tmp_path, "--seed")
+    p2ptrain("node", "--home", tmp_path, "--seed", "--listen", "/l", "--data-listen", ":0")
+    fixed = NodeConfig(tmp_path, seed=True, port=4201, data_port=4202, port_mapping=True)
+    assert started == [fixed, replace(fixed, listen=("/l",), port=0, data_port=0)]
 
 
 def test_relaying_can_be_switched_off(

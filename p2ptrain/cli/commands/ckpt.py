@@ -143,7 +143,7 @@ def fetch(
     home: HomeOption = None,
     bootstrap: BootstrapOption = None,
     listen: ListenOption = None,
-    data_listen: DataListenOption = DATA_LISTEN,
+    data_listen: DataListenOption = None,
     updates: Annotated[
         bool,
         typer.Option(
@@ -163,7 +163,7 @@ def fetch(
     chunk, and exits. Stop the node in this home first. Unless the run is open, your identity must
     be on its allowlist.
     """
-    host, port = parse_data_listen(data_listen)
+    host, port = parse_data_listen(data_listen or DATA_LISTEN)
     config = NodeConfig(
         home=home_path(home),
         **asdict(ways_in(bootstrap or (), run)),
