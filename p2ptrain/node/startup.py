@@ -121,7 +121,12 @@ async def _join(
     if known is None:
         await _check(config, home, run, reception, say)
     asking = partial(reception.set_state, AwaitingAnswer(), consent.HOW_TO_ANSWER)
-    await consent.ask_consent(run, config, identity.peer, home.agreed, asking=asking)
+    amendments = ()
+    if not consent.is_given(run, config, identity.peer, home.agreed):
+        amendments = await consent.announced_amendments(network, run, home.amendments)
+    await consent.ask_consent(
+        run, config, identity.peer, home.agreed, amendments=amendments, asking=asking
+    )
     if known is None:
         reception.set_state(Connecting())
         save_run(home.manifest, run)
