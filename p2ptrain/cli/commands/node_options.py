@@ -51,7 +51,11 @@ PortMappingOption = Annotated[
 NoWaitOption = Annotated[
     bool,
     typer.Option(
-        "--no-wait", help="Exit with status 6 instead of waiting for the organiser's approval."
+        "--no-wait",
+        help=(
+            "Exit with status 5 or 6 instead of waiting for a peer of the run, or for the "
+            "organiser's approval."
+        ),
     ),
 ]
 
