@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psutil
 
+from p2ptrain.config.node import NodeConfig
 from p2ptrain.doctor.finding import Finding, Tell, fault_of, good
 from p2ptrain.doctor.subject import Learned, Subject
 from p2ptrain.errors import ConfigError
@@ -52,6 +53,12 @@ def judge_port(facts: PortFacts) -> Finding:
     )
 
 
+def addresses_of(config: NodeConfig) -> tuple[str, ...]:
+    """Return the addresses on which a node listens. By default, one address stands for all of this
+    machine's. Its port is 0 if the node chooses a free one."""
+    return config.listen or (f"/ip4/0.0.0.0/tcp/{config.port}",)
+
+
 def ports(subject: Subject, learned: Learned, tell: Tell) -> None:
     """Try to listen on both ports, as a node does at its start."""
     from p2ptrain.dataplane import try_listening
@@ -63,10 +70,7 @@ def ports(subject: Subject, learned: Learned, tell: Tell) -> None:
         with claimed(None if config.listen is None else [address], config.port):
             pass
 
-    tried = [
-        _tried(subject, *CONTROL, each, partial(claim, each))
-        for each in config.listen or (f"/ip4/0.0.0.0/tcp/{config.port}",)
-    ]
+    tried = [_tried(subject, *CONTROL, each, partial(claim, each)) for each in addresses_of(config)]
     where = f"{config.data_host}:{config.data_port}"
 
     def listen() -> None:

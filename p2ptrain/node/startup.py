@@ -40,7 +40,7 @@ from p2ptrain.node.state.timing import USUAL, Timing
 from p2ptrain.observe.cautions import Caution
 from p2ptrain.observe.states import AwaitingAnswer, Checking, Connecting
 from p2ptrain.prepare import machine_check
-from p2ptrain.run import Run, save_run
+from p2ptrain.run import Run, SignedAmendment, save_run
 from p2ptrain.store import Disk
 
 
@@ -132,7 +132,7 @@ async def _join(
     if known is None:
         await _check(config, home, run, reception, say)
     asking = partial(reception.set_state, AwaitingAnswer(), consent.HOW_TO_ANSWER)
-    amendments = ()
+    amendments: tuple[SignedAmendment, ...] = ()
     if not consent.is_given(run, config, identity.peer, home.agreed):
         amendments = await consent.announced_amendments(network, run, home.amendments)
     await consent.ask_consent(
