@@ -15,7 +15,7 @@ from typing import Any
 
 from p2ptrain.archive.home import is_in_use
 from p2ptrain.cli.output import progress
-from p2ptrain.errors import P2PTrainError, RemoteProtocolError, TryLater
+from p2ptrain.errors import P2PTrainError, RemoteProtocolError, TryLater, readable
 from p2ptrain.suggested_command import to_paste
 
 DEADLINE_S = 5.0
@@ -115,7 +115,7 @@ def _parsed(home: Path, line: bytes) -> dict[str, Any]:
     try:
         reply = json.loads(line)
     except ValueError as exc:
-        raise RemoteProtocolError(f"the node's reply is not JSON: {line[:80]!r}") from exc
+        raise RemoteProtocolError(f"the node's reply is not JSON: {readable(line)}") from exc
     if not isinstance(reply, dict):
         raise RemoteProtocolError("the node's reply is not an object")
     if reply.get("code") == "NOT-YET":

@@ -170,7 +170,7 @@ async def test_remembered_peer_that_is_down_raises_peer_unreachable() -> None:
 @pytest.mark.parametrize(
     ("serve", "code", "words"),
     [
-        (web, "NET-NOT-LIBP2P", "HTTP"),
+        (web, "NET-NOT-LIBP2P", 'it answered "HTTP'),
         (silent, "NET-SILENT", "it sent no data"),
         (closes, "NET-RESET", "closed"),
         (banner_then_silent, "NET-SILENT", "handshake"),

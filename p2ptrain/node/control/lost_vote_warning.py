@@ -16,8 +16,8 @@ LOST_VOTE = Caution(
     "VOTE-LOST",
     "this node is a founder of the run, but it is no longer a member, so it does not vote; the "
     "members went on without it after it stopped, and a seed cannot become a voter again",
-    "it still serves the run; to vote again, take part in the training with this home (p2ptrain "
-    "node without --seed)",
+    "it still serves the run; to vote again, start it without --seed, so that it takes part in the "
+    "training",
 )
 
 
