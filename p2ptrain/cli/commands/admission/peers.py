@@ -125,9 +125,7 @@ def approve(
     where = open_home(home)
     run = run_of(where)
     organiser_of(where, run)
-    requests, why = _requests_if_any(where)
-    asking = [each.peer for each in requests]
-    chosen = chosen_peer(peer, [*asking, *_listed(where, run)], of=ASKING, why_few=why)
+    chosen = asking_or_listed(where, peer)
     change(where, chosen, add=True, anyway=anyway, as_json=as_json)
     _withdraw_denial(where, run, chosen)
 
@@ -268,8 +266,21 @@ def revoke(
     The peer stays a member until the next roster, the list of members that the voters agree on.
     """
     where = open_home(home)
-    chosen = chosen_peer(peer, _listed(where, run_of(where)), of=LISTED)
-    change(where, chosen, add=False, anyway=anyway, as_json=as_json)
+    change(where, listed_peer(where, peer), add=False, anyway=anyway, as_json=as_json)
+
+
+def asking_or_listed(where: Home, text: str) -> PeerId:
+    """Return the peer that `text` means: any whole peer id, or one of those that ask to join or are
+    on the allowlist. Raises ConfigError: none or several fit."""
+    requests, why = _requests_if_any(where)
+    known = [*(each.peer for each in requests), *_listed(where, run_of(where))]
+    return chosen_peer(text, known, of=ASKING, why_few=why)
+
+
+def listed_peer(where: Home, text: str) -> PeerId:
+    """Return the peer on the allowlist that `text` means. Raises ConfigError: none or several
+    fit."""
+    return chosen_peer(text, _listed(where, run_of(where)), of=LISTED)
 
 
 def _listed(where: Home, run: Run) -> list[PeerId]:
