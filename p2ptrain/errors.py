@@ -24,11 +24,18 @@ likely cause, and what to do next. The CLI shows these fields; this module does 
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Iterable
 from typing import TypeVar
 
 from p2ptrain.ids import PeerId
+
+READABLE_BYTES_MAX = 60
+REASON_CHARACTERS_MAX = 200
+
+_LIBRARY_PLACE = re.compile(r"^\[[A-Z0-9_: ]+\] | \(_ssl\.c:\d+\)$")
+"""The parts of the text of an error of the ssl module that only its authors understand."""
 
 
 class P2PTrainError(Exception):
@@ -265,6 +272,35 @@ def counted(count: int, one: str, many: str = "") -> str:
     """Return `count` with its noun, for messages: "1 vote", "2 votes". `many` is the plural; by
     default it is `one` with an s."""
     return f"{count} {one if count == 1 else many or f'{one}s'}"
+
+
+def readable(data: bytes) -> str:
+    """Return bytes of a foreign program as text for users: its first line, in quotes, with `·` for
+    each character that is not printable ASCII."""
+    line = data.strip().split(b"\n")[0][:READABLE_BYTES_MAX].rstrip(b"\r")
+    text = "".join(chr(byte) if 32 <= byte < 127 else "·" for byte in line)
+    return f'"{text}"'
+
+
+def reason_of(exc: BaseException) -> str:
+    """Return why a foreign exception was raised, without the details that Python adds: error
+    numbers, tuples, and places in the source of a library. It has at most 200 characters."""
+    said = [exc.strerror] if isinstance(exc, OSError) and exc.strerror else _texts_in(exc.args)
+    text = "; ".join(_LIBRARY_PLACE.sub("", each) for each in said)
+    return (text or type(exc).__name__)[:REASON_CHARACTERS_MAX]
+
+
+def _texts_in(values: Iterable[object]) -> list[str]:
+    """Return the texts in the arguments of an exception, also in nested tuples."""
+    found: list[str] = []
+    for value in values:
+        if isinstance(value, tuple | list):
+            found += _texts_in(value)
+        elif isinstance(value, bytes):
+            found.append(readable(value))
+        elif not isinstance(value, int) and str(value):
+            found.append(str(value))
+    return found
 
 
 def first_error(group: BaseExceptionGroup[ErrorT]) -> ErrorT:

@@ -301,6 +301,12 @@ PAYLOAD-SCALE: A quantised block has an invalid scale. The node rejected the blo
     names the sender.
 REDUCE-ABORTED: An exchange did not complete, usually because a peer went away. Nothing is lost: the
     members agree to continue without that peer, and try again.
+VOTE-LOST: Your seed is a founder of the run. It was stopped, and the members agreed to continue
+    without it. Only peers that train become voters in this run, so the seed does not vote any more.
+    It still serves the run.
+WAITING: Your node has been in the same state for at least twice as long as usual. The message says
+    what it waits for, since when, until when, and which peer is the likely cause. Often the members
+    wait for another peer: then you need not do anything.
 SYNC-SLOW: An exchange takes twice as long as this node's exchanges usually do. Your connection, or
     another member's, is slower than before. If a peer delays the exchange for long, the members
     continue without it.

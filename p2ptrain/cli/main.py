@@ -16,27 +16,10 @@ import typer
 from typer.exceptions import TyperException
 
 from p2ptrain import __version__
-from p2ptrain.cli.commands import (
-    bench,
-    chat,
-    ckpt,
-    data,
-    doctor,
-    export,
-    ledger,
-    ledger_evidence,
-    ledger_trained,
-    node,
-    run,
-    run_hand_over,
-    simulate,
-    status,
-    store,
-    verify,
-)
-from p2ptrain.cli.commands.admission import allow, delegate, invite, join, peers, sign
+from p2ptrain.cli.command_table import COMMANDS, add_commands
 from p2ptrain.cli.output import examples, result, result_json
 from p2ptrain.cli.outside import USUAL, Outside, placed_in
+from p2ptrain.cli.plain_calls import run_plainly
 from p2ptrain.cli.rendering import error_json, show_error
 from p2ptrain.cli.system_errors import refusal
 from p2ptrain.errors import ConfigError, P2PTrainError
@@ -49,44 +32,10 @@ VERBOSE = ("--verbose", "-v", "-vv")
 """The options that show the traceback of an error. Every command accepts them anywhere before
 `--`."""
 
-app = typer.Typer(
-    name="p2ptrain",
-    help="Train one large model together with people you do not know, without a central server.",
-    epilog=examples(
-        "p2ptrain join INVITE                  take part in a run",
-        "p2ptrain run new                      make a run of your own",
-        "p2ptrain status                       show what the node here is doing",
-    ),
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-app.command("node", epilog=node.EXAMPLES)(node.node)
-app.command("join", epilog=join.EXAMPLES)(join.join)
-app.command("invite", epilog=invite.EXAMPLES)(invite.invite)
-app.command("status", epilog=status.STATUS_EXAMPLES)(status.status)
-app.command("doctor", epilog=doctor.EXAMPLES)(doctor.doctor)
-app.command("id", epilog=status.ID_EXAMPLES)(status.identity)
-run.app.command("hand-over", epilog=run_hand_over.EXAMPLES)(run_hand_over.hand_over)
-app.add_typer(run.app, name="run")
-app.add_typer(data.app, name="data")
-peers.app.command("delegate", epilog=delegate.EXAMPLES)(delegate.delegate)
-peers.app.command("sign", epilog=sign.EXAMPLES)(sign.sign)
-app.add_typer(peers.app, name="peers")
-app.add_typer(allow.app, name="allow", hidden=True)
-ledger.app.command("evidence", epilog=ledger_evidence.EXAMPLES)(ledger_evidence.evidence)
-ledger.app.command("trained", epilog=ledger_trained.EXAMPLES)(ledger_trained.trained)
-app.add_typer(ledger.app, name="ledger")
-app.add_typer(store.app, name="store")
-app.add_typer(ckpt.app, name="ckpt")
-app.command("verify", epilog=verify.EXAMPLES)(verify.verify)
-app.command("export", epilog=export.EXAMPLES)(export.export)
-app.command("chat", epilog=chat.EXAMPLES)(chat.chat)
-app.add_typer(bench.app, name="bench")
-app.command("simulate", epilog=simulate.EXAMPLES)(simulate.simulate)
-app.command("explain", epilog=status.EXPLAIN_EXAMPLES)(status.explain)
+ABOUT = "Train one large model together with people you do not know, without a central server."
+
+NODE_COMMANDS = {"node", "join"}
+"""The commands that run a node until it is stopped."""
 
 
 def _show_version(wanted: bool) -> None:
@@ -95,7 +44,6 @@ def _show_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _options(
     version: bool = typer.Option(
         False, "--version", callback=_show_version, is_eager=True, help="Show the version."
@@ -105,6 +53,28 @@ def _options(
     ),
 ) -> None:
     """`verbose` is only here to appear in the help: `main` removes it from the arguments."""
+
+
+def app_for(called: str | None = None) -> typer.Typer:
+    """Return the parser of all commands. With `called`, only the command of this name can run; the
+    others are known by their lines in the help."""
+    app = typer.Typer(
+        name="p2ptrain",
+        help=ABOUT,
+        epilog=examples(
+            "p2ptrain join INVITE                  take part in a run",
+            "p2ptrain run new                      make a run of your own",
+            "p2ptrain status                       show what the node here is doing",
+        ),
+        no_args_is_help=True,
+        add_completion=False,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_options)
+    add_commands(app, called=called)
+    return app
 
 
 def main(arguments: Sequence[str] | None = None, around: Outside = USUAL) -> int:
@@ -123,7 +93,7 @@ def _exit_code(arguments: Sequence[str] | None) -> int:
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         with _ended_as_by_ctrl_c(words):
-            code = app(_for_the_parser(words), prog_name="p2ptrain", standalone_mode=False)
+            code = _run(_for_the_parser(words))
         _flush()
         return code if isinstance(code, int) else 0
     except TyperException as exc:
@@ -139,6 +109,15 @@ def _exit_code(arguments: Sequence[str] | None) -> int:
         return _report(exc, words)
 
 
+def _run(words: Sequence[str]) -> object:
+    """Run the command in `words`, and return its exit code, if it has one."""
+    if run_plainly(words):
+        return 0
+    called = next((word for word in words if not word.startswith("-")), "")
+    app = app_for(called if called in {each.name for each in COMMANDS} else "")
+    return app(words, prog_name="p2ptrain", standalone_mode=False)
+
+
 @contextmanager
 def _ended_as_by_ctrl_c(words: Sequence[str]) -> Iterator[None]:
     """Let SIGTERM, and SIGHUP of a closed terminal, end a command as Ctrl-C does, so that it
@@ -146,8 +125,7 @@ def _ended_as_by_ctrl_c(words: Sequence[str]) -> Iterator[None]:
     itself.
     """
     ours = (
-        list(words[:1]) not in (["node"], ["join"])
-        and threading.current_thread() is threading.main_thread()
+        not set(words[:1]) & NODE_COMMANDS and threading.current_thread() is threading.main_thread()
     )
     numbers = (signal.SIGTERM, signal.SIGHUP) if ours else ()
     usual = [number for number in numbers if signal.getsignal(number) is signal.SIG_DFL]
@@ -171,9 +149,13 @@ def _interrupt(number: int, frame: object) -> None:
 
 
 def _for_the_parser(words: Sequence[str]) -> list[str]:
-    """Return `words` without the VERBOSE options, which `main` handles."""
+    """Return `words` without the VERBOSE options, which `main` handles. The commands that run a
+    node have such an option themselves."""
     end = words.index("--") if "--" in words else len(words)
-    return [word for word in words[:end] if word not in VERBOSE] + list(words[end:])
+    kept = [word for word in words[:end] if word not in VERBOSE]
+    if len(kept) < end and kept[:1] and kept[0] in NODE_COMMANDS:
+        kept.insert(1, "--verbose")
+    return kept + list(words[end:])
 
 
 def _flush() -> None:

@@ -24,6 +24,11 @@ LISTEN = "/ip4/0.0.0.0/tcp/4201"
 
 DATA_LISTEN = ":0"
 """All addresses of this machine, at any free port."""
+
+SEED_PORT, SEED_DATA_PORT = 4201, 4202
+"""The ports of a seed, if its owner does not choose others. The address of a seed is handed out, so
+it must stay the same when the seed restarts."""
+
 RANKS_MAX = 64
 """Maximum number of ranks that the node starts, to catch typing errors: no machine has more
 GPUs."""
@@ -59,8 +64,10 @@ class NodeConfig:
     home: Path
     bootstrap: tuple[str, ...] = ()
     listen: tuple[str, ...] | None = None
-    """Addresses to listen on. None stands for all addresses of this machine, at one free port for
-    IPv4 and IPv6."""
+    """Addresses to listen on. None stands for all addresses of this machine, of IPv4 and IPv6, at
+    `port`."""
+    port: int = 0
+    """Port to listen on if `listen` is None; 0 stands for any free port."""
     announce: tuple[str, ...] = ()
     data_host: str = ""
     """Address to listen on for bulk data. "" stands for all addresses of this machine, of IPv4 and,
@@ -127,6 +134,8 @@ class NodeConfig:
     programs that make a NodeConfig, such as tests and the demo, do not."""
     quiet: bool = False
     """Print errors only."""
+    verbose: bool = False
+    """Also print the states that are part of every outer step."""
 
     def __post_init__(self) -> None:
         most = EXTERNAL_RANKS_MAX if self.ranks_host else RANKS_MAX

@@ -25,6 +25,9 @@ from p2ptrain.errors import ConfigError
 
 STANDARD_LIBRARY = "stdlib"
 
+CHECKED_MAX = 32
+"""Number of files whose first record is checked in advance: one wrong setting affects all files."""
+
 Reader = Callable[[Path, str], Iterator[Piece]]
 
 RECORDS: dict[str, Reader] = {
@@ -63,6 +66,13 @@ class DataSource:
         may be incomplete. Raises ConfigError: a file is malformed, or all files are empty.
         """
         return within(self.limit_bytes, self._all(), self.name)
+
+    def check_fields(self) -> None:
+        """Read the first record of the first CHECKED_MAX files. Raises ConfigError: it is
+        malformed, or has no text in `field`."""
+        for file in self.files[:CHECKED_MAX]:
+            if _ending(file) in RECORDS:
+                next(_reader(file)(file, self.field), None)
 
     def _all(self) -> Iterator[Piece]:
         if not self.files:

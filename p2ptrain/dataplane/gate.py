@@ -12,7 +12,7 @@ from p2ptrain.dataplane.certificates import Credentials, peer_of_certificate
 from p2ptrain.dataplane.sockets import PeerSocket
 from p2ptrain.dataplane.tls import check_loadable, tls_context, tune
 from p2ptrain.dataplane.tls_socket import TlsSocket
-from p2ptrain.errors import NotAuthorised, PeerLost
+from p2ptrain.errors import NotAuthorised, PeerLost, reason_of
 from p2ptrain.eviction import most_dispensable
 from p2ptrain.ids import PeerId
 
@@ -86,7 +86,7 @@ class Gate:
                 secured = TlsSocket(sock, self._current_context(), server=True, received=received)
                 secured.do_handshake()
             except OSError as exc:
-                raise PeerLost(f"a handshake failed: {exc}") from exc
+                raise PeerLost(f"a handshake failed: {reason_of(exc)}") from exc
             peer = self._recognise(secured)
             on_failure.pop_all()
         return PeerSocket(secured, peer, deadline_s=deadline_s, via=via)

@@ -26,7 +26,14 @@ from p2ptrain.dataplane.racing import Race
 from p2ptrain.dataplane.sockets import PeerSocket, RelayFault
 from p2ptrain.dataplane.tls_socket import TlsSocket
 from p2ptrain.encoding import fields, pack, unpack
-from p2ptrain.errors import PeerError, PeerLost, PeerTooSlow, PeerUnreachable, RemoteProtocolError
+from p2ptrain.errors import (
+    PeerError,
+    PeerLost,
+    PeerTooSlow,
+    PeerUnreachable,
+    RemoteProtocolError,
+    reason_of,
+)
 from p2ptrain.ids import PeerId
 
 HELLO_BYTES_MAX = 1 << 14
@@ -268,7 +275,7 @@ def shake_hands(secured: TlsSocket, endpoint: Endpoint) -> None:
             f"{_where(endpoint)} did not present the certificate of {peer}", peer=peer
         ) from exc
     except OSError as exc:
-        raise PeerUnreachable(f"no TLS at {_where(endpoint)}: {exc}", peer=peer) from exc
+        raise PeerUnreachable(f"no TLS at {_where(endpoint)}: {reason_of(exc)}", peer=peer) from exc
     if secured.certificate_der() != endpoint.certificate_der:
         raise RemoteProtocolError(
             f"{_where(endpoint)} did not present the expected certificate", peer=peer
@@ -301,7 +308,7 @@ def introduce(sock: PeerSocket, hello: Mapping[str, object]) -> None:
         ) from exc
     if not given["accepted"]:
         reason = str(given["reason"])[:REASON_CHARACTERS_MAX]
-        raise PeerUnreachable(f"refused: {reason!r}", peer=sock.peer)
+        raise PeerUnreachable(f"refused: {reason}", peer=sock.peer)
 
 
 def receive_hello(sock: PeerSocket) -> dict[str, object]:

@@ -174,7 +174,9 @@ async def _visit(subject: Subject, learned: Learned, tell: Tell) -> None:
     takes_own = own is not None and not is_running
     identity = own if own and takes_own else Identity.from_seed(os.urandom(SEED_BYTES))
     listen = subject.config.listen if takes_own and learned.are_ports_free else ()
-    async with open_network(identity, listen=listen, admitted=lambda _: True) as network:
+    async with open_network(
+        identity, listen=listen, port=subject.config.port, admitted=lambda _: True
+    ) as network:
         answered = await _dialled(network, subject.config.bootstrap, tell)
         found = await _first_run(network, answered, subject, tell)
         if found is None:

@@ -17,7 +17,7 @@ import trio
 from p2ptrain.dataplane import PROOF, Listener
 from p2ptrain.doctor.finding import Finding, Tell, good, warning
 from p2ptrain.doctor.port_mapping import OUTBOUND_ONLY
-from p2ptrain.doctor.ports import EVERY_ADDRESS
+from p2ptrain.doctor.ports import addresses_of
 from p2ptrain.doctor.subject import Learned, OpenMapping
 from p2ptrain.doctor.visit import Visit, Witness
 from p2ptrain.errors import PeerError, RemoteProtocolError
@@ -180,9 +180,7 @@ async def _facts(visit: Visit, learned: Learned) -> DialBackFacts:
         async with _mapped(visit, learned.mapping, control_port, data_port) as outside:
             answers, refused = await _asked(visit, *(outside or (control_port, data_port)))
     by = str(learned.mapping.standing.open_ports[0].protocol) if learned.mapping else ""
-    chosen = config.data_port != 0 and all(
-        parse(each).port for each in config.listen or EVERY_ADDRESS
-    )
+    chosen = config.data_port != 0 and all(parse(each).port for each in addresses_of(config))
     return DialBackFacts(
         answers=answers,
         refused=refused,

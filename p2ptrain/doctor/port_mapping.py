@@ -15,7 +15,7 @@ from pathlib import Path
 
 from p2ptrain.archive.home import is_in_use
 from p2ptrain.doctor.finding import Finding, Tell, good, warning
-from p2ptrain.doctor.ports import EVERY_ADDRESS
+from p2ptrain.doctor.ports import addresses_of
 from p2ptrain.doctor.subject import Learned, OpenMapping, Subject
 from p2ptrain.portmap import (
     NONCE_BYTES,
@@ -143,7 +143,7 @@ def _is_outside(subject: Subject) -> bool:
     from p2ptrain.node.port_mapping.own_ports import own_ports
 
     config = subject.config
-    listening = [parse(each) for each in config.listen or EVERY_ADDRESS]
+    listening = [parse(each) for each in addresses_of(config)]
     control = [str(own) for own in dialable(listening)]
     found = own_ports(control, (config.data_host, config.data_port or 1)).get(4)
     return found is not None and bool(found.control and found.data)
@@ -153,7 +153,7 @@ def ports_of(subject: Subject) -> tuple[int, int]:
     """Return the ports of a node with these settings; free ones if the system chooses."""
     from p2ptrain.net.addresses import parse
 
-    control = next(iter(parse(each).port for each in subject.config.listen or ()), 0)
+    control = next(iter(parse(each).port for each in addresses_of(subject.config)), 0)
     return control or _free_port(), subject.config.data_port or _free_port()
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psutil
 
+from p2ptrain.config.node import NodeConfig
 from p2ptrain.doctor.finding import Finding, Tell, fault_of, good
 from p2ptrain.doctor.subject import Learned, Subject
 from p2ptrain.errors import ConfigError
@@ -48,12 +49,14 @@ def judge_port(facts: PortFacts) -> Finding:
         facts.name,
         told,
         fix=f"stop that program, or choose another port with {facts.option}, such as "
-        f"{facts.port + 1}",
+        f"{facts.port + 2}",
     )
 
 
-EVERY_ADDRESS = ("/ip4/0.0.0.0/tcp/0",)
-"""An address that stands for the default, where a node chooses one port for IPv4 and IPv6."""
+def addresses_of(config: NodeConfig) -> tuple[str, ...]:
+    """Return the addresses on which a node listens. By default, one address stands for all of this
+    machine's. Its port is 0 if the node chooses a free one."""
+    return config.listen or (f"/ip4/0.0.0.0/tcp/{config.port}",)
 
 
 def ports(subject: Subject, learned: Learned, tell: Tell) -> None:
@@ -64,13 +67,10 @@ def ports(subject: Subject, learned: Learned, tell: Tell) -> None:
     config = subject.config
 
     def claim(address: str) -> None:
-        with claimed(None if config.listen is None else [address]):
+        with claimed(None if config.listen is None else [address], config.port):
             pass
 
-    tried = [
-        _tried(subject, *CONTROL, each, partial(claim, each))
-        for each in config.listen or EVERY_ADDRESS
-    ]
+    tried = [_tried(subject, *CONTROL, each, partial(claim, each)) for each in addresses_of(config)]
     where = f"{config.data_host}:{config.data_port}"
 
     def listen() -> None:

@@ -11,7 +11,6 @@ from p2ptrain.data.blocks import encoded_bytes
 from p2ptrain.doctor.finding import Finding, Tell, good
 from p2ptrain.doctor.machine import as_finding, machine_facts
 from p2ptrain.doctor.subject import Learned, Subject
-from p2ptrain.node.joining.consent import STEPS_A_DAY
 from p2ptrain.observe.states import size
 from p2ptrain.prepare.machine_check import (
     Machine,
@@ -27,6 +26,9 @@ from p2ptrain.trainer.formats.shapes import parameter_count
 from p2ptrain.trainer.host.flops import flops_per_token
 
 MEMORY, DISK, SHARE = "memory for the run", "disk for the run", "your share"
+
+ASSUMED_STEP_S = 600.0
+"""Duration of an outer step of a model that is too small for an estimate: ten minutes."""
 
 USUAL_BYTES_PER_S = 50e6 / 8
 """The rate of a typical home connection, for a connection that was not measured."""
@@ -91,7 +93,7 @@ def share_of(run: Run, learned: Learned) -> Share:
     others.
 
     For small models, the speed of matrix products says nothing: starting them takes most of the
-    time. Then an outer step is assumed to take as long as on the screen that asks for consent.
+    time. Then an outer step is assumed to take ASSUMED_STEP_S, and `judge_share` says so.
     """
     manifest = run.manifest
     update = payload_bytes_mean(published_formats(run.id, manifest))
@@ -99,7 +101,7 @@ def share_of(run: Run, learned: Learned) -> Share:
     block = encoded_bytes(manifest.model.vocab, sequences, manifest.model.sequence)
     tokens = manifest.blocks_per_step * manifest.data.block_tokens
     sent, received = 2 * update, 2 * update + manifest.blocks_per_step * block
-    steps = float(STEPS_A_DAY)
+    steps = SECONDS_PER_DAY / ASSUMED_STEP_S
     speed = learned.operations_per_s
     is_computed = speed is not None and parameter_count(manifest.model) >= GUESSED_PARAMETERS_MIN
     if speed is not None and is_computed:

@@ -19,7 +19,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from p2ptrain.errors import RemoteProtocolError, TrainerError
+from p2ptrain.errors import RemoteProtocolError, TrainerError, reason_of
 from p2ptrain.ipc.frames import Frame
 from p2ptrain.ipc.wire import FrameReader, encode
 
@@ -82,7 +82,7 @@ class Channel:
         except BlockingIOError:
             return
         except OSError as exc:
-            raise ChannelClosed(f"a {kind} frame could not be sent: {exc}") from exc
+            raise ChannelClosed(f"a {kind} frame could not be sent: {reason_of(exc)}") from exc
         del self._unsent[:sent]
 
     def receive(self, timeout_s: float | None = None) -> Frame | None:
@@ -106,7 +106,7 @@ class Channel:
         except BlockingIOError:
             return
         except OSError as exc:
-            raise ChannelClosed(f"the channel broke: {exc}") from exc
+            raise ChannelClosed(f"the channel broke: {reason_of(exc)}") from exc
         if data:
             self._arrived.extend(self._reader.feed(data))
             return

@@ -35,6 +35,9 @@ class LedgerStatus:
     reason: str
     waiting_for: tuple[PeerId, ...]
     branch: str
+    until: float | None = None
+    """When this node decides again even if no report arrives, in seconds of the caller's clock.
+    None while it waits for reports only."""
 
 
 class Queries(ABC):
@@ -126,6 +129,7 @@ class Queries(ABC):
             reason=wish.reason,
             waiting_for=wish.waiting_for,
             branch="; ".join(words for words in (branch_words(state), branch) if words),
+            until=wish.look_again_at if wish.value is None else None,
         )
 
 

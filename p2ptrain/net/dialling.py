@@ -22,6 +22,7 @@ from p2ptrain.errors import (
     P2PTrainError,
     PeerTooSlow,
     PeerUnreachable,
+    reason_of,
 )
 from p2ptrain.eviction import IsMember
 from p2ptrain.ids import PeerId
@@ -288,13 +289,13 @@ def _dial_failed(address: Address, exc: BaseException) -> DialFailed:
         return DialFailed(
             address, "NET-WRONG-ID", f"a different peer, {answered[1]}, answers at that address"
         )
-    return DialFailed(address, "NET-RESET", f"the handshake failed: {reasons[-1][:200]}")
+    return DialFailed(address, "NET-RESET", f"the handshake failed: {reasons[-1]}")
 
 
 def _chain(exc: BaseException | None) -> list[str]:
     """Return the texts of `exc` and of its causes."""
     texts: list[str] = []
     while exc is not None and len(texts) < 10:
-        texts.append(str(exc) or type(exc).__name__)
+        texts.append(reason_of(exc))
         exc = exc.__cause__ or exc.__context__
     return texts

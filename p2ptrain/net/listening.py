@@ -28,9 +28,9 @@ free for both."""
 
 
 @contextmanager
-def claimed(listen: Sequence[str] | None) -> Iterator[list[str]]:
+def claimed(listen: Sequence[str] | None, port: int = 0) -> Iterator[list[str]]:
     """Claim the addresses in `listen` while the block lasts; yield them in libp2p's form. None
-    stands for all addresses of this machine, at one free port for IPv4 and IPv6.
+    stands for all addresses of this machine, of IPv4 and IPv6, at `port`, or at one free port.
 
     Raises:
         ConfigError: ADDR-SYNTAX, ADDR-LISTEN (a host name, or an address of another machine),
@@ -38,18 +38,19 @@ def claimed(listen: Sequence[str] | None) -> Iterator[list[str]]:
     """
     with ExitStack() as stack:
         if listen is None:
-            addresses = _claim_everywhere(stack)
+            addresses = _claim_everywhere(stack, port)
         else:
             addresses = [_listening_address(text) for text in listen]
             _claim(stack, addresses)
         yield [address.transport for address in addresses]
 
 
-def _claim_everywhere(stack: ExitStack) -> list[Address]:
-    """Claim one port for all addresses of this machine. Raises ConfigError."""
+def _claim_everywhere(stack: ExitStack, wanted: int) -> list[Address]:
+    """Claim the port `wanted`, or a free one for 0, for all addresses of this machine. Raises
+    ConfigError."""
     six = has_ipv6()
-    for tries_left in reversed(range(PORT_TRIES)):
-        port = _free_port()
+    for tries_left in reversed(range(1 if wanted else PORT_TRIES)):
+        port = wanted or _free_port()
         addresses = [Address("ip4", "0.0.0.0", port), *([Address("ip6", "::", port)] * six)]
         try:
             _claim(stack, addresses)
@@ -207,5 +208,5 @@ def _in_use(address: Address) -> ConfigError:
         f"port {address.port} is in use",
         code="PORT-IN-USE",
         likely="another node, or another program, listens on it",
-        do=f"stop it, or listen on another port, such as {address.port + 1}",
+        do=f"stop it, or choose another port: --listen {replace(address, port=address.port + 2)}",
     )

@@ -329,6 +329,7 @@ async def open_network(
     identity: Identity,
     *,
     listen: Sequence[str] | None,
+    port: int = 0,
     announce: Sequence[str] = (),
     mdns: bool = False,
     admitted: Admitted,
@@ -338,16 +339,16 @@ async def open_network(
     """Run a network while the block lasts.
 
     `listen` holds addresses such as /ip4/0.0.0.0/tcp/4201 (port 0: any free port; empty list: dial
-    only; None: all addresses of this machine, at one free port for IPv4 and IPv6). If `announce` is
-    given, other peers learn these addresses instead. `admitted` is called often and must return
-    quickly. `room` limits the connections of peers that are not members.
+    only; None: all addresses of this machine, at `port`, or at one free port for IPv4 and IPv6). If
+    `announce` is given, other peers learn these addresses instead. `admitted` is called often and
+    must return quickly. `room` limits the connections of peers that are not members.
     `host` is the libp2p host to use, made by `build_host` for the same identity; by default one is
     built here.
 
     Raises:
         ConfigError: ADDR-SYNTAX, ADDR-LISTEN, PORT-IN-USE, LOCK-FOLDER, LISTEN-FAILED.
     """
-    with claimed(listen) as listening:
+    with claimed(listen, port) as listening:
         told = [parse(address).transport for address in announce]
         if host is None:
             host = build_host(identity, announce=told, mdns=mdns)

@@ -15,6 +15,7 @@ from collections.abc import Callable
 
 import trio
 
+from p2ptrain.errors import readable
 from p2ptrain.net.addresses import Address
 from p2ptrain.net.faults import DialFailed
 from p2ptrain.net.names import Resolver
@@ -97,7 +98,7 @@ async def _read_banner(address: Address, sock: trio.socket.SocketType, deadline_
     if heard == _BANNER:
         return
     if not _BANNER.startswith(heard):
-        words = f"the program there does not speak libp2p: {heard!r}"
+        words = f"the program there does not speak libp2p: it answered {readable(heard)}"
         raise DialFailed(address, "NET-NOT-LIBP2P", words)
     if scope.cancelled_caught:
         words = f"connected, but it sent no data for {deadline_s:.1f} s"

@@ -36,6 +36,7 @@ from p2ptrain.errors import (
     PeerTooSlow,
     PeerUnreachable,
     RemoteProtocolError,
+    reason_of,
 )
 from p2ptrain.ids import PeerId
 from p2ptrain.net.host.hardening import is_open, sever
@@ -127,7 +128,7 @@ async def open_stream(
         try:
             stream = await host.new_stream(ID.from_base58(peer), [TProtocol(protocol)])
         except _GONE as exc:
-            raise PeerUnreachable(f"could not open a stream: {_text(exc)}", peer=peer) from exc
+            raise PeerUnreachable(f"could not open a stream: {reason_of(exc)}", peer=peer) from exc
     if opening.cancelled_caught:
         await sever(host, ID.from_base58(peer))
         raise PeerTooSlow(
@@ -207,10 +208,10 @@ class Requester:
         except (PeerError, RemoteProtocolError) as exc:
             exchange.error = exc
         except _GONE as exc:
-            exchange.error = PeerLost(f"the stream broke: {_text(exc)}", peer=peer)
+            exchange.error = PeerLost(f"the stream broke: {reason_of(exc)}", peer=peer)
         except Exception as exc:
             log.debug("a request to %s failed: %r", peer, exc)
-            exchange.error = PeerLost(f"libp2p failed: {_text(exc)}", peer=peer)
+            exchange.error = PeerLost(f"libp2p failed: {reason_of(exc)}", peer=peer)
         finally:
             self._in_flight[peer] -= 1
             if not self._in_flight[peer]:
@@ -394,7 +395,3 @@ async def _finish(stream: Any) -> None:
 async def _reset(stream: INetStream) -> None:
     with suppress(Exception):
         await stream.reset()
-
-
-def _text(exc: BaseException) -> str:
-    return (str(exc) or type(exc).__name__)[:200]

@@ -26,7 +26,13 @@ from p2ptrain.net import Network, open_network
 from p2ptrain.node.assembly import assembled
 from p2ptrain.node.gossip.ask_peers import ADMITTED, STRANGER
 from p2ptrain.node.gossip.connections import met_before
-from p2ptrain.node.joining import consent, duplicate_identity, find_run, trusted_checkpoint
+from p2ptrain.node.joining import (
+    consent,
+    duplicate_identity,
+    find_run,
+    first_contact,
+    trusted_checkpoint,
+)
 from p2ptrain.node.joining.await_approval import be_admitted
 from p2ptrain.node.joining.startup_status import StartupStatus
 from p2ptrain.node.state.context import Context
@@ -35,7 +41,7 @@ from p2ptrain.node.state.timing import USUAL, Timing
 from p2ptrain.observe.cautions import Caution
 from p2ptrain.observe.states import AwaitingAnswer, Checking, Connecting
 from p2ptrain.prepare import machine_check
-from p2ptrain.run import Run, save_run
+from p2ptrain.run import Run, SignedAmendment, save_run
 from p2ptrain.store import Disk
 
 
@@ -53,11 +59,13 @@ async def open_node(
     Raises P2PTrainError: the node cannot start; the error says why and what to do."""
     identity, journal = load_or_create(home.identity), reception.journal
     say(f"you are {label(identity.peer)}")
+    first_contact.check_bootstrap(config)
     await _check(config, home, find_run.known_run(home, config), reception, say)
     admission = Admission(home, identity.peer)
     async with open_network(
         identity,
         listen=config.listen,
+        port=config.port,
         announce=config.announce,
         mdns=config.mdns,
         admitted=admission.admits,
@@ -125,12 +133,21 @@ async def _join(
         reception.set_state(Connecting())
         others = f" or {len(ways_in) - 1} more" if ways_in[1:] else ""
         say(f"connecting to {ways_in[0]}{others}")
-    run = known or await _found(network, config, ways_in, reception, say)
+    if known is None:
+        waiting = partial(reception.set_state, Connecting())
+        run = await first_contact.find_first_run(network, config, ways_in, say, waiting)
+    else:
+        run = known
     reception.run = run
     if known is None:
         await _check(config, home, run, reception, say)
     asking = partial(reception.set_state, AwaitingAnswer(), consent.HOW_TO_ANSWER)
-    await consent.ask_consent(run, config, identity.peer, home.agreed, asking=asking)
+    amendments: tuple[SignedAmendment, ...] = ()
+    if not consent.is_given(run, config, identity.peer, home.agreed):
+        amendments = await consent.announced_amendments(network, run, home.amendments)
+    await consent.ask_consent(
+        run, config, identity.peer, home.agreed, amendments=amendments, asking=asking
+    )
     if known is None:
         reception.set_state(Connecting())
         save_run(home.manifest, run)
@@ -156,20 +173,6 @@ async def _join(
     )
     network.refresh_admission()
     return admission.run
-
-
-async def _found(
-    network: Network,
-    config: NodeConfig,
-    ways_in: list[str],
-    reception: StartupStatus,
-    say: find_run.PrintLine,
-) -> Run:
-    """Ask peers for the run. With mDNS, wait until one of them has it."""
-    if not config.mdns:
-        return await find_run.fetch_run(network, config, ways_in)
-    reception.set_state(Connecting())
-    return await find_run.wait_for_run(network, config, ways_in, say)
 
 
 def _is_of_run(admission: Admission, met: list[str], peer: PeerId) -> bool:

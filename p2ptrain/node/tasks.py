@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import trio
 
-from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain.state import Phase
 from p2ptrain.ledger.messages.effects import Rejoin
 from p2ptrain.ledger.messages.peer_reports import Ready
@@ -16,7 +15,10 @@ from p2ptrain.node.consensus.ledger_task import run_ledger
 from p2ptrain.node.consensus.pruning import notice_pruned
 from p2ptrain.node.control.isolation_warning import notice_isolation
 from p2ptrain.node.control.left_out_warning import notice_left_out
+from p2ptrain.node.control.lost_vote_warning import notice_lost_vote
+from p2ptrain.node.control.progress_lines import print_progress
 from p2ptrain.node.control.slow_reduce_warning import notice_slow_reduce
+from p2ptrain.node.control.waiting import notice_waits
 from p2ptrain.node.forwarding.forwarding import answer_forwarded
 from p2ptrain.node.gossip import connections
 from p2ptrain.node.gossip.amendment_gossip import keep_amended
@@ -49,9 +51,8 @@ from p2ptrain.node.training.lease_data import fetch_ahead
 from p2ptrain.node.training.trainer_processes import MakeTrainers, subprocesses
 from p2ptrain.node.training.trainer_task import train
 from p2ptrain.observe.cautions import Caution
-from p2ptrain.observe.states import FetchingSnapshot, Serving, StandingBy, State, words
+from p2ptrain.observe.states import Serving, StandingBy
 from p2ptrain.peers.protocol_names import identity_topic
-from p2ptrain.peers.reach_verdict import NOT_ASKED
 from p2ptrain.suggested_command import to_paste
 
 _PRESENT = (
@@ -103,7 +104,7 @@ async def run_tasks(
     async with trio.open_nursery() as nursery:
         nursery.start_soon(run_ledger_to_the_end)
         start_presence(nursery, context)
-        for task in (notice_the_end, notice_isolation, watch_reach, keep_punching):
+        for task in (notice_the_end, notice_isolation, notice_waits, watch_reach, keep_punching):
             nursery.start_soon(task, context)
         nursery.start_soon(print_progress, context, print_line)
         nursery.start_soon(hello_server.pass_requests_on, context)
@@ -123,6 +124,7 @@ async def run_tasks(
         nursery.start_soon(scrub, context)
         if not context.trains:
             nursery.start_soon(serve_only, context)
+            nursery.start_soon(notice_lost_vote, context)
         else:
             for task in (run_reduces, notice_left_out, notice_slow_reduce):
                 nursery.start_soon(task, context)
@@ -160,51 +162,3 @@ async def notice_the_end(context: Context) -> None:
             advice = f"{export} writes the run's weights to a directory"
             context.alerts.show("ended", Caution("RUN-ENDED", late, advice))
             context.changes.notify_all()
-
-
-async def print_progress(context: Context, print_line: PrintLine) -> None:
-    """Print each change of state, warning, request to join, and outer step, until cancelled."""
-    told, step, trainer, warned, asked = "", None, "", set[Caution](), set[PeerId]()
-    reach = NOT_ASKED
-    while True:
-        state = context.shown
-        if context.trainer.device != trainer:
-            trainer = context.trainer.device
-            print_line(f"training on {trainer}")
-        if (news := _news(state)) != told:
-            told = news
-            print_line(words(state))
-        if context.own_heartbeat.reach.verdict != reach:
-            reach = context.own_heartbeat.reach.verdict
-            print_line(f"reachability: {reach.words}")
-        for caution in context.alerts.warnings.values():
-            if caution not in warned:
-                print_line(f"warning: {caution.words}")
-        warned = set(context.alerts.warnings.values())
-        for peer in hello_server.waiting_peers(context):
-            if peer not in asked:
-                asked.add(peer)
-                print_line(hello_server.request_line(context, peer))
-        if context.outer.step not in (step, None):
-            step = context.outer.step
-            print_line(f"outer step {step} of {context.manifest.outer.steps}, {_tokens(context)}")
-        await context.changes.wait()
-
-
-def _news(state: State) -> str:
-    """Return a text that changes whenever the state should be printed again. Changes of numbers do
-    not count, except each tenth of a snapshot's download, which can take minutes or hours."""
-    match state:
-        case StandingBy():
-            return words(state)
-        case FetchingSnapshot(bytes_done, bytes_total):
-            return f"{state.name} {10 * bytes_done // max(1, bytes_total)}"
-        case _:
-            return state.name
-
-
-def _tokens(context: Context) -> str:
-    """Return the committed tokens of the run and of this node, in words."""
-    state = context.ledger.snapshot
-    mine = state.tokens_by_peer.get(context.me, 0)
-    return f"{state.tokens:,} tokens in all" + (f", {mine:,} of them yours" if mine else "")

@@ -23,6 +23,10 @@ from typing import IO, Self
 BYTES_MAX = 32 * 2**20
 """Maximum size of a file: about 200,000 lines, or days of training. There are at most two files."""
 
+TAIL_BYTES_MAX = 64 * 2**10
+"""Number of bytes at the end of the journal that tell how the last node ended: far more than a
+record, and little enough to be read at once."""
+
 TEXT_CHARACTERS_MAX = 4000
 """Maximum length of a field in characters: enough for the end of a trainer's stderr. Longer fields
 are truncated.
@@ -119,6 +123,20 @@ def read_journal(path: Path) -> Iterator[dict[str, object]]:
             for line in file:
                 if record := _record(line):
                     yield record
+
+
+def newest_records(path: Path, *, bytes_max: int = TAIL_BYTES_MAX) -> list[dict[str, object]]:
+    """Return the records in the last `bytes_max` bytes of the journal at `path`, oldest first. This
+    is fast even if the journal is large."""
+    try:
+        with path.open("rb") as file:
+            start = max(0, file.seek(0, os.SEEK_END) - bytes_max)
+            file.seek(start)
+            lines = file.read(bytes_max).split(b"\n")
+    except OSError:
+        return []
+    found = (_record(line) for line in lines[1 if start else 0 :])
+    return [record for record in found if record]
 
 
 def _record(line: bytes) -> dict[str, object] | None:

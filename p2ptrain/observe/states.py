@@ -15,6 +15,9 @@ from typing import ClassVar
 
 from p2ptrain.errors import counted
 
+FOR_OTHERS = "for the others to finish their inner steps"
+"""The reason why a node stands by when it has finished its own inner steps."""
+
 
 @dataclass(frozen=True, slots=True)
 class Starting:

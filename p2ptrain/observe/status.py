@@ -86,7 +86,11 @@ class NodeStatus:
     ledger_origin: str = ""
     """Describes where this node's ledger starts; empty if it starts at genesis."""
     waits_for: str = ""
-    """Describes what the ledger waits for next, and for which peers."""
+    """Describes what the ledger waits for next: for which peers, since when, until when, and what
+    happens then."""
+    waiting: Mapping[str, object] = field(default_factory=dict)
+    """The facts in `waits_for`: `for`, `peers`, `names`, `since` and `until` in Unix seconds (null
+    if there is no limit), `then`, and `suspect`."""
     branch: str = ""
     """Says that this node's ledger is, or soon will be, a branch of the run's; otherwise empty."""
     amended: str = ""

@@ -245,7 +245,7 @@ def _translated(exc: OSError, doing: str, place: Path) -> StoreError:
             f"the disk was full while {doing}",
             evidence=evidence,
             likely="the disk, a quota or a file-size limit is exhausted; no stored data was lost",
-            do=f"free some space under {place}; the node then retries",
+            do=f"free some space under {place}, then start the node or the command again",
         )
     if exc.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
         return StoreError(

@@ -17,7 +17,7 @@ from p2ptrain.cli.commands.admission.allow_checks import check_quorum
 from p2ptrain.errors import TryLater
 from p2ptrain.identity import Identity, load_or_create
 from p2ptrain.ids import PeerId
-from p2ptrain.names import label
+from p2ptrain.names import label, peer_name
 from p2ptrain.run import Allowlist, SignedAllowlist, load_allowlist, load_run, save_allowlist
 from p2ptrain.testing.published import policy, publish
 from tests.cli.conftest import Command, Outcome, fake_node
@@ -182,7 +182,16 @@ def test_home_restored_without_its_key_gets_no_new_one(
 def test_malformed_peer_id_is_refused(text: str, p2ptrain: Command, organiser_home: Path) -> None:
     outcome = p2ptrain("allow", "add", text, "--home", organiser_home)
     assert outcome.code == 2
-    assert "error[PEER-ID]" in outcome.err
+    assert "error[PEER-UNKNOWN]" in outcome.err
+
+
+def test_listed_peer_is_removed_by_its_name_or_a_part_of_its_id(
+    p2ptrain: Command, organiser_home: Path
+) -> None:
+    for text in (peer_name(PEER), PEER[:16], PEER[-6:]):
+        assert p2ptrain("allow", "add", PEER, "--home", organiser_home).code == 0
+        assert p2ptrain("allow", "remove", text, "--home", organiser_home).code == 0
+        assert listed(organiser_home)[1] == set()
 
 
 def test_full_address_is_accepted_in_place_of_a_peer_id(

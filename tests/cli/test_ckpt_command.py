@@ -55,10 +55,13 @@ def test_certified_snapshots_are_listed_with_the_number_of_chunks_held(
     assert partly["chunks_held"] == partly["chunks"] - 1
     assert partly["updates_held_to"] == STEPS
     shown = ckpt("ls").out.splitlines()
-    assert shown[0].split()[:2] == ["step", "0"]
-    assert "the run's manifest" in shown[0]
+    assert [line.split()[:2] for line in shown] == [["step", step] for step in ("4", "2", "0")]
+    assert shown[0].endswith("entry    10, 1 vote")
     assert f"{partly['chunks_held']} of {partly['chunks']} chunks" in shown[1]
-    assert shown[2].endswith("entry    10, 1 vote")
+    assert "the run's manifest" in shown[2]
+    newest = ckpt("ls", "--last", 1)
+    assert (newest.out.splitlines(), newest.err) == (shown[:1], "")
+    assert ckpt("ls", "--last", 2, "--json").json["snapshots"] == listed["snapshots"][1:]
 
 
 def test_removed_snapshot_is_listed_as_not_here(
@@ -70,7 +73,11 @@ def test_removed_snapshot_is_listed_as_not_here(
     rows = ckpt("ls", "--json").json["snapshots"]
     assert [row["chunks"] is None for row in rows] == [False, True, False]
     assert [row["updates_held_to"] for row in rows] == [3, 3, 5]
-    assert "not here" in ckpt("ls").out
+    shown, whole = ckpt("ls"), ckpt("ls", "--all")
+    assert [line.split()[1] for line in shown.out.splitlines()] == ["4", "0"]
+    assert "1 snapshot is not here: --all lists them too" in shown.err
+    assert [line.split()[1] for line in whole.out.splitlines()] == ["4", "2", "0"]
+    assert "not here" in whole.out
 
 
 def test_snapshot_is_verified_against_its_certificate(

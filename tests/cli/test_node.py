@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from p2ptrain.cli.outside import Outside
 from p2ptrain.config.node import NodeConfig
 from p2ptrain.errors import TryLater
 from p2ptrain.ids import RunId
+from p2ptrain.observe.journal import Journal
 from p2ptrain.observe.status import NodeStatus
 from tests.cli.conftest import Command, fake_node
 
@@ -73,8 +75,18 @@ def test_every_option_reaches_the_configuration(
             run=RunId("ab" * 32),
             assume_yes=True,
             mdns=True,
+            verbose=True,
         )
     ]
+
+
+def test_seed_has_fixed_ports_because_its_address_is_handed_out(
+    p2ptrain: Command, started: list[NodeConfig], tmp_path: Path
+) -> None:
+    p2ptrain("node", "--home", tmp_path, "--seed")
+    p2ptrain("node", "--home", tmp_path, "--seed", "--listen", "/l", "--data-listen", ":0")
+    fixed = NodeConfig(tmp_path, seed=True, port=4201, data_port=4202, port_mapping=True)
+    assert started == [fixed, replace(fixed, listen=("/l",), port=0, data_port=0)]
 
 
 def test_relaying_can_be_switched_off(
@@ -158,6 +170,29 @@ def test_socket_of_a_killed_node_is_reported_like_a_missing_node(
     assert (outcome.code, outcome.out) == (75, "")
     assert "error[NO-NODE]" in outcome.err
     assert f"p2ptrain node --bootstrap ADDRESS --home {tmp_path}" in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("records", "evidence", "do"),
+    [
+        (["started", "stopped"], "the last node here was stopped by its user", "start one"),
+        (["started", "beat"], "wrote its last line, without a reason", "it was killed"),
+        (["started", "full"], "ended: [DISK-LOW] the disk was full", "p2ptrain explain DISK-LOW"),
+    ],
+)
+def test_missing_node_is_reported_with_the_reason_why_it_ended(
+    records: list[str], evidence: str, do: str, p2ptrain: Command, tmp_path: Path
+) -> None:
+    with Journal(Home(tmp_path).journal) as journal:
+        for each in records:
+            if each == "full":
+                journal.write("stopped", code="DISK-LOW", reason="the disk was full")
+            else:
+                journal.write(each, **({"code": ""} if each == "stopped" else {}))
+    outcome = p2ptrain("status", "--home", tmp_path)
+    assert outcome.err.startswith("error[NO-NODE]")
+    assert evidence in outcome.err
+    assert do in outcome.err
 
 
 def test_live_node_without_a_socket_is_not_reported_as_missing(

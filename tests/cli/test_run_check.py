@@ -59,6 +59,20 @@ def test_missing_files_that_a_run_file_names_are_reported(
     assert "warning   data." not in p2ptrain("run", "check", path).out
 
 
+def test_wrong_data_field_is_a_fault(p2ptrain: Command, tmp_path: Path) -> None:
+    """The field was once checked only while the data was packed, which can take hours."""
+    path, data = tmp_path / "run.toml", tmp_path / "data.jsonl"
+    path.write_text(sample("tiny").replace('source = "stdlib"', 'source = "data.jsonl"'))
+    data.write_text('{"body": "some text"}\n')
+    checked = p2ptrain("run", "check", path)
+    assert checked.code == 2
+    (fault,) = [line for line in checked.out.splitlines() if line.startswith("FAULT")]
+    assert fault.startswith("FAULT     data.field: ")
+    assert "there is no field 'text'; the fields are" in fault
+    data.write_text('{"text": "some text"}\n')
+    assert p2ptrain("run", "check", path).code == 0
+
+
 def test_run_that_cannot_work_exits_with_status_2(p2ptrain: Command, tmp_path: Path) -> None:
     path = tmp_path / "run.toml"
     path.write_text(sample("intellect1_10b").replace("_sequences = 127", "_sequences = 128"))

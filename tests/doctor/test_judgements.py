@@ -237,12 +237,12 @@ PLANTED: list[tuple[str, Any, Level, str, str, str]] = [
     (
         "port in use",
         lambda: judge_port(replace(PORT, error=IN_USE, holder="nginx (process 812)")),
-        *(FAULT, "PORT-IN-USE", "nginx (process 812) listens", "--data-listen, such as 4203"),
+        *(FAULT, "PORT-IN-USE", "nginx (process 812) listens", "--data-listen, such as 4204"),
     ),
     (
         "port in use by a program of another user",
         lambda: judge_port(replace(PORT, error=IN_USE)),
-        *(FAULT, "PORT-IN-USE", "a program of another user", "4203"),
+        *(FAULT, "PORT-IN-USE", "a program of another user", "4204"),
     ),
     (
         "address of another machine",

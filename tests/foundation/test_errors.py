@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import inspect
+import ssl
 
 import pytest
 
 from p2ptrain import errors
-from p2ptrain.errors import P2PTrainError, ReduceAborted, TrainerExited, counted
+from p2ptrain.errors import (
+    P2PTrainError,
+    ReduceAborted,
+    TrainerExited,
+    counted,
+    readable,
+    reason_of,
+)
 from p2ptrain.ids import PeerId
 
 CLASSES = [
@@ -75,3 +83,31 @@ def test_error_for_a_dead_trainer_shows_the_end_of_its_output() -> None:
     assert error.returncode == -9
     assert error.evidence[-1] == "line 49"
     assert len(error.evidence) == 12
+
+
+@pytest.mark.parametrize(
+    ("data", "shown"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", '"HTTP/1.1 400 Bad Request"'),
+        (b"\x00\xffSSH-2.0\x1b[2J", '"··SSH-2.0·[2J"'),
+        (b"", '""'),
+        (b"x" * 99, f'"{"x" * 60}"'),
+    ],
+)
+def test_bytes_of_a_foreign_program_are_shown_as_text(data: bytes, shown: str) -> None:
+    assert readable(data) == shown
+
+
+@pytest.mark.parametrize(
+    ("exc", "reason"),
+    [
+        (OSError(111, "Connection refused"), "Connection refused"),
+        (TimeoutError("timed out"), "timed out"),
+        (ssl.SSLError(1, "[SSL: BAD] wrong version (_ssl.c:1006)"), "wrong version"),
+        (ValueError("a", ("b", 3, b"c\n")), 'a; b; "c"'),
+        (KeyError(), "KeyError"),
+        (ValueError("y" * 300), "y" * 200),
+    ],
+)
+def test_reason_of_a_foreign_error_has_no_python_details(exc: Exception, reason: str) -> None:
+    assert reason_of(exc) == reason

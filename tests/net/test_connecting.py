@@ -170,7 +170,7 @@ async def test_remembered_peer_that_is_down_raises_peer_unreachable() -> None:
 @pytest.mark.parametrize(
     ("serve", "code", "words"),
     [
-        (web, "NET-NOT-LIBP2P", "HTTP"),
+        (web, "NET-NOT-LIBP2P", 'it answered "HTTP'),
         (silent, "NET-SILENT", "it sent no data"),
         (closes, "NET-RESET", "closed"),
         (banner_then_silent, "NET-SILENT", "handshake"),
@@ -513,6 +513,18 @@ class TestListening:
                     pass
         assert caught.value.code == "PORT-IN-USE"
         assert listen[0].split("/")[-1] in caught.value.what
+
+    async def test_port_for_all_addresses_that_is_in_use_gives_a_clear_error(self) -> None:
+        """A seed's port must not be replaced by another one, because its address is handed out."""
+        with socket.create_server(("0.0.0.0", 0)) as other, pytest.raises(ConfigError) as caught:
+            port = other.getsockname()[1]
+            with claimed(None, port):
+                pass
+        assert caught.value.code == "PORT-IN-USE"
+        assert caught.value.what == f"port {port} is in use"
+        assert f"--listen /ip4/0.0.0.0/tcp/{port + 2}" in caught.value.do
+        with claimed(None, port) as addresses:
+            assert {address.rpartition("/")[2] for address in addresses} == {str(port)}
 
     @pytest.mark.parametrize(
         "address",

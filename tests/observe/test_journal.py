@@ -8,7 +8,13 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from p2ptrain.observe.journal import TEXT_CHARACTERS_MAX, Journal, put_aside, read_journal
+from p2ptrain.observe.journal import (
+    TEXT_CHARACTERS_MAX,
+    Journal,
+    newest_records,
+    put_aside,
+    read_journal,
+)
 
 
 def journal_at(path: Path, bytes_max: int = 1 << 20) -> Journal:
@@ -125,3 +131,15 @@ def test_threads_do_not_mix_their_lines(tmp_path: Path) -> None:
             thread.join()
     kept = put_aside(path).read_bytes() + path.read_bytes()
     assert all(json.loads(line)["event"] == "t" for line in kept.splitlines())
+
+
+def test_newest_records_are_read_without_the_rest(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    assert newest_records(path) == []
+    with Journal(path) as journal:
+        for number in range(50):
+            journal.write("step", number=number)
+    assert [each["number"] for each in newest_records(path)] == list(range(50))
+    found = [each["number"] for each in newest_records(path, bytes_max=200)]
+    assert found == list(range(50 - len(found), 50))
+    assert 0 < len(found) < 4

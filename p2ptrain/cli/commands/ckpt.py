@@ -68,21 +68,39 @@ class SnapshotRow:
         return self.chunks is not None and self.chunks_held == self.chunks
 
 
-@app.command(epilog=examples("p2ptrain ckpt ls", "p2ptrain ckpt ls --home /srv/seed --json"))
-def ls(home: HomeOption = None, as_json: JsonOption = False) -> None:
-    """List certified snapshots, and how much of each is in this home.
+@app.command(
+    epilog=examples("p2ptrain ckpt ls --last 3", "p2ptrain ckpt ls --home /srv/seed --json")
+)
+def ls(
+    home: HomeOption = None,
+    all_: Annotated[
+        bool, typer.Option("--all/--here", help="Also list snapshots that are not in this home.")
+    ] = False,
+    last: Annotated[
+        int | None,
+        typer.Option("--last", metavar="N", min=1, help="List only the newest N snapshots."),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List certified snapshots, the newest first, and how much of each is in this home.
 
-    Works whether or not a node runs in the home.
+    With --json, all snapshots are listed, the oldest first. Works whether or not a node runs in
+    the home.
     """
     where = open_home(home, to_write=False)
     account = account_in(where)
     rows = list(_rows(where, account))
     if as_json:
-        listed = [{**asdict(row), "whole": row.whole} for row in rows]
+        listed = [{**asdict(row), "whole": row.whole} for row in rows[-last if last else 0 :]]
         result_json({"run": run_of(where).id, "step": account.end, "snapshots": listed})
         return
-    for row in rows:
+    shown = [row for row in reversed(rows) if all_ or row.chunks_held]
+    for row in shown[:last]:
         result(_line(row))
+    if (hidden := len(rows) - len(shown)) and not last:
+        progress(
+            f"{counted(hidden, 'snapshot is', 'snapshots are')} not here: --all lists them too"
+        )
 
 
 def account_in(where: Home) -> ChainFacts:
@@ -143,7 +161,7 @@ def fetch(
     home: HomeOption = None,
     bootstrap: BootstrapOption = None,
     listen: ListenOption = None,
-    data_listen: DataListenOption = DATA_LISTEN,
+    data_listen: DataListenOption = None,
     updates: Annotated[
         bool,
         typer.Option(
@@ -163,7 +181,7 @@ def fetch(
     chunk, and exits. Stop the node in this home first. Unless the run is open, your identity must
     be on its allowlist.
     """
-    host, port = parse_data_listen(data_listen)
+    host, port = parse_data_listen(data_listen or DATA_LISTEN)
     config = NodeConfig(
         home=home_path(home),
         **asdict(ways_in(bootstrap or (), run)),

@@ -15,11 +15,12 @@ from p2ptrain.cli.commands.node_options import (
     DataListenOption,
     ListenOption,
     PortMappingOption,
+    ports_of,
 )
 from p2ptrain.cli.error_codes import CODES
 from p2ptrain.cli.homes import HomeOption, home_path
 from p2ptrain.cli.output import JsonOption, examples, progress, result, result_json
-from p2ptrain.config.node import DATA_LISTEN, NodeConfig, parse_data_listen
+from p2ptrain.config.node import NodeConfig
 
 EXAMPLES = examples(
     "p2ptrain doctor",
@@ -35,7 +36,7 @@ def doctor(
         str | None, typer.Option("--run", metavar="RUNID", help="Expect this run there.")
     ] = None,
     listen: ListenOption = None,
-    data_listen: DataListenOption = DATA_LISTEN,
+    data_listen: DataListenOption = None,
     seed: Annotated[
         bool, typer.Option("--seed", help="Check for a node that serves the run without training.")
     ] = False,
@@ -57,11 +58,12 @@ def doctor(
     The exit status is 0 if there is no ✗. Otherwise it is the status with which a node would end
     because of the first ✗; for instance 4 for this machine, and 5 for the network.
     """
-    data_host, data_port = parse_data_listen(data_listen)
+    port, data_host, data_port = ports_of(listen, data_listen, seed=seed)
     config = NodeConfig(
         home=home_path(home),
         **asdict(ways_in(bootstrap or (), run)),
         listen=tuple(listen) if listen else None,
+        port=port,
         data_host=data_host,
         data_port=data_port,
         seed=seed,

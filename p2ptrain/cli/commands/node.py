@@ -14,6 +14,7 @@ from p2ptrain.cli.commands.node_options import (
     OutputOptions,
     ReachOptions,
     TrainingOptions,
+    ports_of,
 )
 from p2ptrain.cli.homes import HomeOption, home_path, open_home
 from p2ptrain.cli.option_groups import grouped
@@ -21,7 +22,6 @@ from p2ptrain.cli.output import examples
 from p2ptrain.cli.outside import outside
 from p2ptrain.config.node import (
     NodeConfig,
-    parse_data_listen,
     parse_host_port,
     parse_rate,
     parse_size,
@@ -31,7 +31,7 @@ from p2ptrain.open_files import allow_open_files
 
 EXAMPLES = examples(
     "p2ptrain node --bootstrap /ip4/203.0.113.7/tcp/4201/p2p/12D3KooW…",
-    "p2ptrain node --seed --listen /ip4/0.0.0.0/tcp/4201 --data-listen 0.0.0.0:4202",
+    "p2ptrain node --seed",
     "p2ptrain node --bootstrap ADDRESS --ranks 2 --device cuda --limit-up 20Mbit",
 )
 
@@ -68,7 +68,7 @@ def config_of(
 
     Raises ConfigError, VersionMismatch, RunMismatch: an option or an invitation is invalid.
     """
-    data_host, data_port = parse_data_listen(reach.data_listen)
+    port, data_host, data_port = ports_of(reach.listen, reach.data_listen, seed=training.seed)
     settings = asdict(training)  # NodeConfig has fields of the same names, and checks their values.
     ranks_listen = settings.pop("ranks_listen")
     ranks_host, ranks_port = parse_host_port(ranks_listen) if ranks_listen else ("", 0)
@@ -77,6 +77,7 @@ def config_of(
         **asdict(ways_in(reach.bootstrap or (), joining.run)),
         home=home,
         listen=tuple(reach.listen) if reach.listen else None,
+        port=port,
         announce=tuple(reach.announce or ()),
         port_mapping=reach.port_mapping,
         data_host=data_host,
@@ -97,6 +98,7 @@ def config_of(
         assume_yes=joining.yes,
         mdns=joining.mdns,
         quiet=telling.quiet,
+        verbose=telling.verbose,
     )
 
 

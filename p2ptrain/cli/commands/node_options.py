@@ -7,7 +7,13 @@ from typing import Annotated
 
 import typer
 
-from p2ptrain.config.node import DATA_LISTEN, RELAY_EDGES
+from p2ptrain.config.node import (
+    DATA_LISTEN,
+    RELAY_EDGES,
+    SEED_DATA_PORT,
+    SEED_PORT,
+    parse_data_listen,
+)
 
 BootstrapOption = Annotated[
     list[str] | None,
@@ -23,15 +29,16 @@ ListenOption = Annotated[
         "--listen",
         metavar="ADDR",
         help="Address to listen on for peers; may be repeated.",
-        show_default="all addresses, IPv4 and IPv6, at a free port",
+        show_default="all addresses, IPv4 and IPv6, at a free port; for a seed, port 4201",
     ),
 ]
 DataListenOption = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--data-listen",
         metavar="HOST:PORT",
         help="Address to listen on for bulk data. Without HOST: all addresses, IPv4 and IPv6.",
+        show_default=":0, a free port; for a seed, :4202",
     ),
 ]
 PortMappingOption = Annotated[
@@ -44,9 +51,23 @@ PortMappingOption = Annotated[
 NoWaitOption = Annotated[
     bool,
     typer.Option(
-        "--no-wait", help="Exit with status 6 instead of waiting for the organiser's approval."
+        "--no-wait",
+        help=(
+            "Exit with status 5 or 6 instead of waiting for a peer of the run, or for the "
+            "organiser's approval."
+        ),
     ),
 ]
+
+
+def ports_of(
+    listen: list[str] | None, data_listen: str | None, *, seed: bool
+) -> tuple[int, str, int]:
+    """Return the port for a node without `listen`, and the host and port of its data plane. A seed
+    has fixed ports, because its address is handed out. Raises ConfigError."""
+    usual = f":{SEED_DATA_PORT}" if seed else DATA_LISTEN
+    data_host, data_port = parse_data_listen(data_listen or usual)
+    return SEED_PORT if seed and not listen else 0, data_host, data_port
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +84,7 @@ class ReachOptions:
             help="Address at which other peers reach this node; may be repeated.",
         ),
     ] = None
-    data_listen: DataListenOption = DATA_LISTEN
+    data_listen: DataListenOption = None
     data_announce: Annotated[
         str | None,
         typer.Option(
@@ -249,3 +270,11 @@ class OutputOptions:
     """Options for the output on the terminal."""
 
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show errors only.")] = False
+    verbose: Annotated[
+        bool,
+        typer.Option(
+            "--verbose",
+            "-v",
+            help="Also show each change of state, and tracebacks of errors.",
+        ),
+    ] = False

@@ -127,7 +127,7 @@ def check(
     work.
     """
     from p2ptrain.cli.commands.amended_run_file import as_amended
-    from p2ptrain.cli.commands.run_check import absences, facts, lines
+    from p2ptrain.cli.commands.run_check import absences, facts, field_faults, lines
     from p2ptrain.config.run_file import load_run_file
     from p2ptrain.prepare.run_advice import lints_of
     from p2ptrain.prepare.run_cost import costs_of
@@ -136,6 +136,7 @@ def check(
     costs = costs_of(amended.run, sorted(set(peers or (2, 4, 8, 16))), tokens_per_s)
     lints = lints_of(amended.run, costs, seed or (), founders=founders)
     lints += absences(amended.run, beside=run_file.parent)
+    lints += field_faults(amended.run, beside=run_file.parent)
     if as_json:
         result_json(facts(amended, costs, lints))
     else:

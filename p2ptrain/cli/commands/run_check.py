@@ -8,8 +8,8 @@ from pathlib import Path
 
 from p2ptrain.cli.commands.amended_run_file import AmendedFile
 from p2ptrain.config.run_file import RunFile
-from p2ptrain.data.sources import STANDARD_LIBRARY
-from p2ptrain.errors import counted
+from p2ptrain.data.sources import STANDARD_LIBRARY, DataSource, files_under
+from p2ptrain.errors import ConfigError, counted
 from p2ptrain.observe.states import size
 from p2ptrain.prepare.run_advice import Lint, is_unknown
 from p2ptrain.prepare.run_cost import RATES_MBIT, RunCosts, RunScenario
@@ -60,6 +60,19 @@ def absences(run: RunFile, beside: Path) -> Iterator[Lint]:
             yield Lint(
                 field, f"{path} does not exist yet, and the run cannot be published without it"
             )
+
+
+def field_faults(run: RunFile, beside: Path) -> Iterator[Lint]:
+    """Yield a fault if the data exists here and its records do not have the text in `data.field`.
+    Publishing would fail, possibly after hours of packing."""
+    path = beside / Path(run.data.source).expanduser()
+    if run.data.source == STANDARD_LIBRARY or not path.exists():
+        return
+    files = tuple(files_under(path)) if path.is_dir() else (path,)
+    try:
+        DataSource(run.data.source, files, run.data.field, 0).check_fields()
+    except ConfigError as exc:
+        yield Lint("data.field", f"{exc.what}; {exc.do}", is_fault=True)
 
 
 def _time(costs: RunCosts) -> str:

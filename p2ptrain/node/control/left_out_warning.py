@@ -8,7 +8,7 @@ this node knows about itself.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain.state import LedgerState
@@ -21,6 +21,14 @@ from p2ptrain.sync.trainer_orders import LocalWork
 WARNING = "left out"
 WITHOUT = "members began an exchange without this node"
 CONNECTION = "check this machine's network; this node's work counts in the next exchange"
+JUST_STARTED = (
+    "this is expected after a start, since this node was not running before; its work counts in "
+    "the next exchange"
+)
+JUST_STARTED_S = 120.0
+"""Seconds after its start during which a node that is left out need not look for a fault: the
+members have only just heard that it is back."""
+
 IN_TURN = (
     "its work counts in the next exchange; this node may not be the cause, since members sit out "
     "in turn if the cause of a failure is unclear; if this happens often, check this machine's "
@@ -120,6 +128,12 @@ def reduce_under_way(state: LedgerState) -> tuple[int, int] | None:
     return (roster.step, roster.attempt) if roster and roster.participants else None
 
 
+def as_after_start(why: Caution, uptime_s: float) -> Caution:
+    """Return `why`, without advice about the network if this node has just been started."""
+    started = uptime_s < JUST_STARTED_S and why.do == CONNECTION
+    return replace(why, do=JUST_STARTED) if started else why
+
+
 async def notice_left_out(context: Context) -> None:
     """Keep the warning up to date until cancelled. It stays until an exchange includes this node.
 
@@ -135,7 +149,7 @@ async def notice_left_out(context: Context) -> None:
             state, context.me, context.trainer.work, context.outer.step, doubted=doubted
         )
         if why is not None and not context.state.leaving:
-            alerts.show(WARNING, why)
+            alerts.show(WARNING, as_after_start(why, context.now() - context.state.started_s))
             context.journal.write("left-out", step=state.step, why=why.what)
             context.changes.notify_all()
         elif state.roster is not None and context.me in state.roster.peers:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable
 from dataclasses import asdict
+from time import time
 
 from p2ptrain.ids import PeerId
 from p2ptrain.names import peer_name
 from p2ptrain.node.consensus import branch_warning
+from p2ptrain.node.control import waiting
 from p2ptrain.node.gossip import amendment_gossip, reachability
 from p2ptrain.node.joining import hello_server
 from p2ptrain.node.outer_state.state_digest import state_digest
@@ -24,19 +26,17 @@ ASKING_MAX = 5
 peers pending` shows all."""
 
 
-async def status(context: Context) -> NodeStatus:
-    """Return the node's current status, for users and programs."""
+async def status(context: Context, *, wall: Callable[[], float] = time) -> NodeStatus:
+    """Return the node's current status, for users and programs. `wall` is a Unix clock."""
     state = context.ledger.snapshot
     digest = await state_digest(context.outer)
     agreement = context.ledger.core.status(context.now())
+    wait = waiting.current_wait(context, wall())
     validation = context.trainer.validation.newest
     newest = context.trainer.progress
     cautions = (*context.alerts.doubts, *context.alerts.warnings.values())
     return NodeStatus(
-        peer=context.me,
-        peer_name=peer_name(context.me),
-        state=words(context.shown),
-        state_name=context.shown.name,
+        *_who(context),
         run=context.run,
         run_name=context.manifest.name,
         outer_step=context.outer.step or 0,
@@ -63,7 +63,8 @@ async def status(context: Context) -> NodeStatus:
         trainer=context.trainer.device,
         inner_from=context.sharing.inner_from,
         learning=asdict(context.reduce.comparison) if context.reduce.comparison else {},
-        waits_for=_waits_for(agreement.reason, agreement.waiting_for),
+        waits_for="" if wait is None else wait.words(wall()),
+        waiting={} if wait is None else wait.to_json(),
         branch=branch_warning.in_words(agreement.branch, context.ledger.core),
         amended=amendment_gossip.in_words(context),
         averaging=ring_order.in_words(context),
@@ -86,14 +87,15 @@ async def status(context: Context) -> NodeStatus:
     )
 
 
+def _who(context: Context) -> tuple[PeerId, str, str, str]:
+    """Return this node's id and name, and its state in words and by name."""
+    state = context.shown
+    return context.me, peer_name(context.me), words(state), state.name
+
+
 def _asking(context: Context) -> tuple[str, ...]:
     asking = hello_server.waiting_peers(context)[:ASKING_MAX]
     return tuple(hello_server.request_line(context, peer) for peer in asking)
-
-
-def _waits_for(reason: str, peers: Iterable[PeerId]) -> str:
-    waited_for = ", ".join(map(peer_name, peers))
-    return f"{reason}: {waited_for}" if waited_for else reason
 
 
 def _sending(context: Context) -> str:

@@ -86,8 +86,8 @@ async def wait_for_run(
     """Ask peers at `addresses`, and peers in the local network that mDNS finds, for the run. Return
     the first valid one. Wait for as long as there is none: such a peer may start later.
 
-    Anybody in the local network may answer, if the user named neither a run nor an invitation. The
-    user is asked for consent to the run that was found.
+    Anybody in the local network may answer, if the user named neither a run nor an invitation. Call
+    this only if the user is asked for consent to the run that was found, or has named it.
 
     Raises ConfigError: the addresses are wrong."""
     told = ""
@@ -247,14 +247,14 @@ async def _other_run(
         return None
     except VersionMismatch as exc:
         return exc.what
-    return None if served.id == run.id else _in_words(served)
+    return None if served.id == run.id else in_words(served)
 
 
 def _of_another_run(run: Run, others: Mapping[str, str]) -> RunMismatch:
     return RunMismatch(
         "the peer at the given address serves a different run from the one in this home",
         evidence=[
-            f"this home {_in_words(run)}",
+            f"this home {in_words(run)}",
             *(f"{address}   {other}" for address, other in others.items()),
         ],
         likely="you used this home for an earlier run, or the address belongs to another run",
@@ -296,14 +296,14 @@ def _check_expected(
 ) -> None:
     if config.run is not None and run.id != config.run:
         raise RunMismatch(
-            f"{what}: {_in_words(run)}",
-            evidence=[f"you asked for {config.run}", f"found     {_in_words(run)}"],
+            f"{what}: {in_words(run)}",
+            evidence=[f"you asked for {config.run}", f"found     {in_words(run)}"],
             likely="the address belongs to a different run, or you used this home for one",
             do="ask the organiser for the right address, or use another --home",
         )
     if config.organiser is not None and run.manifest.organiser != config.organiser:
         raise RunMismatch(
-            f"the run has a different organiser than your invitation says: {_in_words(run)}",
+            f"the run has a different organiser than your invitation says: {in_words(run)}",
             evidence=[
                 f"invitation  {config.organiser} {label(config.organiser)}",
                 f"run         {run.manifest.organiser} {label(run.manifest.organiser)}",
@@ -313,5 +313,6 @@ def _check_expected(
         )
 
 
-def _in_words(run: Run) -> str:
+def in_words(run: Run) -> str:
+    """Return the id, the name and the organiser of `run`."""
     return f"{run.id} ({run.manifest.name!r} by {label(run.manifest.organiser)})"

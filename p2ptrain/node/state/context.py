@@ -167,8 +167,10 @@ class Context:
         return self.outer.step == self.ledger.snapshot.step
 
     def wants_to_join(self) -> bool:
-        """Return whether this node is not a member, but is ready to train as one."""
-        chain = self.ledger.snapshot
-        able = self.trains and self.trainer.up and self.at_head()
+        """Return whether this node is not a member, but is ready to train as one. A founder of an
+        open run that does not train also asks: the members let it vote again (SPEC.md F4)."""
+        chain, rule = self.ledger.snapshot, self.manifest
+        votes = rule.founders_vote and self.me in rule.founders and not self.trains
+        able = (votes or (self.trains and self.trainer.up)) and self.at_head()
         wanted = chain.phase is not Phase.ENDED and not self.state.leaving
         return able and wanted and not chain.is_member(self.me)

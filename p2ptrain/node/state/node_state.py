@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from p2ptrain.observe.journal import Journal
 from p2ptrain.observe.states import (
+    FOR_OTHERS,
     Exchanging,
     FetchingSnapshot,
     Isolated,
@@ -16,6 +17,7 @@ from p2ptrain.observe.states import (
     State,
     Training,
 )
+from p2ptrain.observe.waits import Wait
 
 
 @dataclass(slots=True)
@@ -27,6 +29,8 @@ class NodeState:
     """The newest state that a task set. `shown` may return a different one."""
     leaving: bool = False
     """True once this node has begun to leave the run."""
+    wait: Wait | None = None
+    """The ledger's reason to wait. None before the first look, and after the end of the run."""
     isolated: str = ""
     """Why no quorum can currently be reached; empty if a quorum can be reached."""
 
@@ -34,13 +38,18 @@ class NodeState:
         """Return the state for the status and for heartbeats. `fetching`: the progress of a
         snapshot that is being fetched.
 
+        While a node has nothing to do but wait for the others, the ledger's reason is shown.
         Without a quorum, a node that waits or serves is shown as isolated; a node that still trains
         is shown as training. While a snapshot is fetched, that is shown, even if a trainer is
         loading: the fetch takes longer."""
         if fetching is not None and not self.leaving:
             return fetching
         waits = isinstance(self.current, StandingBy | Serving)
-        return Isolated(self.isolated) if waits and self.isolated else self.current
+        if waits and self.isolated:
+            return Isolated(self.isolated)
+        if self.current == StandingBy(FOR_OTHERS) and self.wait is not None:
+            return StandingBy(self.wait.who)
+        return self.current
 
     def set_state(self, state: State) -> None:
         """Change the state, and journal it if its name changes. Any task may call this.

@@ -11,7 +11,7 @@ from p2ptrain.errors import TrainerDiverged
 from p2ptrain.ipc.frames import FragmentReady
 from p2ptrain.ledger.messages.peer_reports import Ready
 from p2ptrain.node.state.context import Context
-from p2ptrain.observe.states import StandingBy
+from p2ptrain.observe.states import FOR_OTHERS, StandingBy
 from p2ptrain.ring import contribution_peak
 from p2ptrain.sync.trainer_orders import Blocks, LocalWork
 
@@ -50,7 +50,7 @@ async def offer_work(context: Context, ready: FragmentReady, lease: Blocks) -> N
         trained=lease,
         loss=ready.loss,
     )
-    context.state.set_state(StandingBy("for the others to finish their inner steps"))
+    context.state.set_state(StandingBy(FOR_OTHERS))
     await _send_ready(context, work)
 
 

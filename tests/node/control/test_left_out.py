@@ -13,7 +13,13 @@ import trio.testing
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain.values import Commit, Participant
 from p2ptrain.node.control import left_out_warning
-from p2ptrain.node.control.left_out_warning import WARNING, LeftOutWatch, notice_left_out
+from p2ptrain.node.control.left_out_warning import (
+    JUST_STARTED,
+    WARNING,
+    LeftOutWatch,
+    as_after_start,
+    notice_left_out,
+)
 from p2ptrain.observe.cautions import Caution
 from p2ptrain.store import digest_of
 from p2ptrain.sync.trainer_orders import LocalWork
@@ -92,6 +98,16 @@ async def test_removed_member_is_warned_but_a_stranger_is_not(tmp_path: Path) ->
         state, stranger = r.context.ledger.snapshot, PeerId(BOB.peer)
         assert LeftOutWatch(member=True).check(state, stranger, None, 0) == left_out_warning.GONE
         assert LeftOutWatch().check(state, stranger, None, 0) is None
+
+
+def test_node_that_was_just_started_is_not_told_to_check_its_network() -> None:
+    """A node that its own user had killed was once told that its network was the cause."""
+    gone, late = left_out_warning.GONE, left_out_warning.LATE
+    early = as_after_start(gone, 30.0)
+    assert (early.code, early.what, early.do) == (gone.code, gone.what, JUST_STARTED)
+    assert "network" not in early.words
+    assert as_after_start(gone, 121.0) == gone
+    assert as_after_start(late, 30.0) == late
 
 
 def told(r: Rig, times: int) -> bool:

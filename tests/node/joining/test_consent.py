@@ -7,6 +7,7 @@ import os
 import pty
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TextIO
@@ -18,14 +19,18 @@ from p2ptrain.archive.home import Home
 from p2ptrain.archive.update_format import published_formats
 from p2ptrain.config.node import NodeConfig
 from p2ptrain.data.blocks import encode_block
+from p2ptrain.encoding import pack
 from p2ptrain.errors import ConfigError
+from p2ptrain.identity import load_or_create
+from p2ptrain.ids import PeerId
 from p2ptrain.names import label
 from p2ptrain.node.joining import consent
 from p2ptrain.observe.states import size
-from p2ptrain.run import Run
+from p2ptrain.peers.hello_messages import HelloReply, encode_reply
+from p2ptrain.run import Amendment, Run, SignedAmendment
 from p2ptrain.testing.published import publish
 from p2ptrain.trainer.formats.shapes import layout_of
-from tests.node.rig import BOB
+from tests.node.rig import ANN, BOB, PaperNetwork
 
 
 @pytest.fixture
@@ -67,20 +72,49 @@ def test_screen_of_a_seed_shows_its_memory_without_a_trainer(run: Run, tmp_path:
     assert memory == f"memory    the node needs 150 MB, and {needed} for the model"
 
 
-def test_screen_shows_daily_traffic_for_outer_steps_of_ten_minutes(
+def test_screen_shows_traffic_of_a_step_and_of_days_of_fast_and_slow_steps(
     run: Run, tmp_path: Path
 ) -> None:
+    """The screen once assumed ten minutes, and underestimated the traffic by a factor of 60."""
     update = published_formats(run.id, run.manifest)[0].payload_bytes
     model, inner = run.manifest.model, run.manifest.inner
     rows = np.zeros((inner.batch_sequences, model.sequence + 1), dtype=np.int64)
     blocks = run.manifest.blocks_per_step * len(encode_block(rows, model.vocab))
-    day = 24 * 6
+    up, down = 2 * update, 2 * update + blocks
     lines = "\n".join(consent.screen(run, NodeConfig(tmp_path), BOB.peer))
-    assert (
-        f"{size(2 * update * day)} up and {size((2 * update + blocks) * day)} down a day" in lines
-    )
     seed = "\n".join(consent.screen(run, NodeConfig(tmp_path, seed=True), BOB.peer))
-    assert f"{size(update * day)} of updates a day" in seed
+    assert f"up to {size(up)} up and {size(down)} down; also uploads" in lines
+    assert f"downloads {size(update)} of updates, and all data once" in seed
+    for words, day in (("10 s", 8640), ("60 s", 1440), ("10 min", 144)):
+        assert f"{words:>6} is {size(up * day)} up and {size(down * day)} down" in lines
+        assert f"{words:>6} is {size(update * day)} down" in seed
+
+
+def test_screen_shows_values_as_amended(run: Run, tmp_path: Path) -> None:
+    organiser = load_or_create(Home(tmp_path / "organiser").identity)
+    amendments = [
+        SignedAmendment.publish(organiser, Amendment(run.id, number, step, **changes), run)
+        for number, step, changes in ((1, 2, {"lr": 0.05}), (2, 3, {"inner_steps": 6}))
+    ]
+    lines = list(consent.screen(run, NodeConfig(tmp_path), BOB.peer, amendments[::-1]))
+    [inner] = [line for line in lines if line.startswith("inner ")]
+    assert inner.startswith("inner     6 steps of 2 sequences, learning rate 0.05")
+    assert "amended   the values above include amendment 1, 2 of the organiser" in lines
+    assert run.manifest.inner.steps == 2
+
+
+async def test_amendments_are_asked_of_connected_peers(run: Run, tmp_path: Path) -> None:
+    organiser = load_or_create(Home(tmp_path / "organiser").identity)
+    wanted = Amendment(run.id, 1, 2, lr=0.05)
+    signed = SignedAmendment.publish(organiser, wanted, run)
+
+    async def answer(peer: PeerId, payload: bytes) -> bytes:
+        listed = pack([signed.to_bytes()]) if peer == BOB.peer else b"noise"
+        return encode_reply(HelloReply(b"", b"", listed, False, {}))
+
+    network = PaperNetwork(peers={ANN.peer, BOB.peer}, answer=answer)
+    found = await consent.announced_amendments(network, run, tmp_path / "none")  # type: ignore[arg-type]
+    assert found == (signed,)
 
 
 @pytest.mark.parametrize("typed", ["y\n", "Yes\n"])
@@ -138,7 +172,19 @@ async def test_organiser_and_users_who_agreed_beforehand_are_not_asked(
     me = BOB.peer if yes else run.manifest.organiser
     config = NodeConfig(tmp_path, assume_yes=yes)
     await consent.ask_consent(run, config, me, agreed, answers=io.StringIO(), shown=shown)
-    assert (shown.getvalue(), agreed.exists()) == ("", False)
+    assert (shown.getvalue(), agreed.exists()) == ("", yes)
+
+
+async def test_yes_is_remembered_except_for_an_observer(run: Run, tmp_path: Path) -> None:
+    """A restart without --yes once asked again, and a service without a terminal ended."""
+    config, agreed = NodeConfig(tmp_path), tmp_path / "agreed"
+    ask = partial(consent.ask_consent, agreed=agreed, answers=io.StringIO(), shown=io.StringIO())
+    observer = replace(config, assume_yes=True, observes=True, seed=True)
+    await ask(run, observer, BOB.peer)
+    assert not agreed.exists()
+    await ask(run, replace(config, assume_yes=True), BOB.peer)
+    await ask(run, config, BOB.peer)
+    assert agreed.read_text() == run.id
 
 
 async def test_consent_to_a_different_run_does_not_count(run: Run, tmp_path: Path) -> None:

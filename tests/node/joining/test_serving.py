@@ -16,10 +16,10 @@ from p2ptrain.errors import RemoteProtocolError, TryLater
 from p2ptrain.identity import Identity
 from p2ptrain.ids import PeerId, RunId
 from p2ptrain.names import label
+from p2ptrain.node.control.progress_lines import print_progress
 from p2ptrain.node.control.status import status
 from p2ptrain.node.joining import hello_server as module
 from p2ptrain.node.joining.hello_server import PEER_BURST, SITE_BURST, answer_hellos
-from p2ptrain.node.tasks import print_progress
 from p2ptrain.observe.cautions import Caution
 from p2ptrain.observe.status import NodeStatus, status_lines
 from p2ptrain.peers.hello_messages import (

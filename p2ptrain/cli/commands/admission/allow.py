@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from p2ptrain.cli.control_client import notify, send_command
-from p2ptrain.cli.homes import HomeOption, open_home, organiser_of, peer_from, run_of
+from p2ptrain.cli.homes import HomeOption, open_home, organiser_of, run_of
 from p2ptrain.cli.output import JsonOption, examples, progress, result, result_json
 from p2ptrain.errors import NotAuthorised, P2PTrainError
 from p2ptrain.suggested_command import to_paste
@@ -31,7 +31,8 @@ app = typer.Typer(
 PeerArgument = Annotated[
     str,
     typer.Argument(
-        metavar="PEERID", help="The peer's id; the peer's owner prints it with `p2ptrain id`."
+        metavar="PEER",
+        help="Name, peer id, or a unique part of the peer id, of a peer that asks or is listed.",
     ),
 ]
 AnywayOption = Annotated[
@@ -53,7 +54,14 @@ def add(
     as_json: JsonOption = False,
 ) -> None:
     """Put a peer on the allowlist, so that it may take part."""
-    change(open_home(home), peer_from(peer), role="trainer", anyway=anyway, as_json=as_json)
+    from p2ptrain.cli.commands.admission.peers import asking_or_listed
+    from p2ptrain.identity import is_peer_id
+    from p2ptrain.ids import PeerId
+
+    where, whole = open_home(home), peer.rpartition("/p2p/")[2]
+    # The node need not be asked for the meaning of a whole id.
+    chosen = PeerId(whole) if is_peer_id(whole) else asking_or_listed(where, peer)
+    change(where, chosen, role="trainer", anyway=anyway, as_json=as_json)
 
 
 @app.command(epilog=examples("p2ptrain allow remove 12D3KooW… --home ORGANISER"))
@@ -67,7 +75,10 @@ def remove(
 
     The peer stays a member until the next roster, the list of members that the voters agree on.
     """
-    change(open_home(home), peer_from(peer), role=None, anyway=anyway, as_json=as_json)
+    from p2ptrain.cli.commands.admission.peers import listed_peer
+
+    where = open_home(home)
+    change(where, listed_peer(where, peer), role=None, anyway=anyway, as_json=as_json)
 
 
 @app.command("list", epilog=examples("p2ptrain allow list", "p2ptrain allow list --json"))

@@ -147,18 +147,12 @@ def approve(
         found = delegate_in(where, run)
         if found is None:
             raise
-        chosen = _to_admit(where, run, peer)
+        chosen = asking_or_listed(where, peer)
         grant(where, run, *found, chosen, role, as_json=as_json)
         return
-    chosen = _to_admit(where, run, peer)
+    chosen = asking_or_listed(where, peer)
     change(where, chosen, role=role, anyway=anyway, as_json=as_json)
     _withdraw_denial(where, run, chosen)
-
-
-def _to_admit(where: Home, run: Run, text: str) -> PeerId:
-    requests, why = _requests_if_any(where)
-    known = [*(each.peer for each in requests), *_listed(where, run)]
-    return chosen_peer(text, known, of=ASKING, why_few=why)
 
 
 @app.command(
@@ -337,10 +331,22 @@ def revoke(
     The peer stays a member until the next roster, the list of members that the voters agree on.
     """
     where = open_home(home)
+    change(where, listed_peer(where, peer), role=None, anyway=anyway, as_json=as_json)
+
+
+def asking_or_listed(where: Home, text: str) -> PeerId:
+    """Return the peer that `text` means: any whole peer id, or one of those that ask to join or are
+    on the allowlist. Raises ConfigError: none or several fit."""
+    requests, why = _requests_if_any(where)
+    known = [*(each.peer for each in requests), *_listed(where, run_of(where))]
+    return chosen_peer(text, known, of=ASKING, why_few=why)
+
+
+def listed_peer(where: Home, text: str) -> PeerId:
+    """Return the admitted peer that `text` means. Raises ConfigError: none or several fit."""
     run = run_of(where)
     known = [*_listed(where, run), *(each.grant.peer for each in granted(where, run))]
-    chosen = chosen_peer(peer, known, of=LISTED)
-    change(where, chosen, role=None, anyway=anyway, as_json=as_json)
+    return chosen_peer(text, known, of=LISTED)
 
 
 def _listed(where: Home, run: Run) -> list[PeerId]:

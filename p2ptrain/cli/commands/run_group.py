@@ -1,0 +1,8 @@
+"""The group of commands `p2ptrain run`."""
+
+from __future__ import annotations
+
+from p2ptrain.cli.commands import run, run_hand_over
+
+app = run.app
+app.command("hand-over", epilog=run_hand_over.EXAMPLES)(run_hand_over.hand_over)

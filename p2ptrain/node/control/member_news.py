@@ -1,0 +1,94 @@
+"""Tell the organiser who joins, leaves or is lost, and which amendments the members agree on.
+
+An organiser and a seed's owner watch over a run, so their nodes print these lines. Other nodes
+print them with `--verbose`. In a large run many members change at once, so a line names only some.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from p2ptrain.errors import counted
+from p2ptrain.ids import PeerId
+from p2ptrain.ledger.chain.state import LedgerState, Phase
+from p2ptrain.ledger.chain.values import Terms
+from p2ptrain.names import label
+from p2ptrain.node.state.context import Context
+
+NAMED_MAX = 5
+"""Maximum number of peers that one line names."""
+
+
+class MemberNews:
+    """Compares the ledger's state and the heartbeats with those at the last call."""
+
+    def __init__(self, context: Context) -> None:
+        state = context.ledger.snapshot
+        self._members = frozenset(state.members)
+        self._terms = state.terms
+        self._lost = frozenset[PeerId]()
+        self._wanted = (
+            context.config.seed
+            or context.config.verbose
+            or context.me == context.manifest.organiser
+        )
+
+    def print_news(self, context: Context, print_line: Callable[[str], None]) -> None:
+        """Print what has changed since the last call."""
+        state = context.ledger.snapshot
+        if not self._wanted or not context.at_head() or state.phase is Phase.ENDED:
+            # A node that catches up would print the whole history of the run.
+            self._members, self._terms = frozenset(state.members), state.terms
+            return
+        self._print_members(context, state, print_line)
+        self._print_lost(context, state, print_line)
+        self._print_amendments(context, state.terms, print_line)
+
+    def _print_members(
+        self, context: Context, state: LedgerState, print_line: Callable[[str], None]
+    ) -> None:
+        others = frozenset(state.members) - {context.me}
+        joined, gone = others - self._members, self._members - others - {context.me}
+        left = frozenset(peer for peer in gone if _said_goodbye(context, peer))
+        said = ((joined, "joined"), (left, "left"), (gone - left, "dropped without a goodbye"))
+        total = counted(len(state.members), "member")
+        for peers, what in said:
+            if peers:
+                print_line(f"{what}: {_names(peers)}; {total} now")
+        self._members = frozenset(state.members)
+
+    def _print_lost(
+        self, context: Context, state: LedgerState, print_line: Callable[[str], None]
+    ) -> None:
+        others = frozenset(state.members) - {context.me}
+        # A peer that was never heard is not lost: this node may have just started.
+        heard = {peer for peer in others if context.peers.table.get(peer) is not None}
+        down = frozenset(filter(context.peers.is_down, heard))
+        lost = frozenset(peer for peer in down if not _said_goodbye(context, peer))
+        if new := lost - self._lost:
+            print_line(f"lost: no heartbeat arrives from {_names(new)}")
+        if back := (self._lost - lost) & others:
+            print_line(f"heard again: {_names(back)}")
+        self._lost = lost
+
+    def _print_amendments(
+        self, context: Context, terms: tuple[Terms, ...], print_line: Callable[[str], None]
+    ) -> None:
+        for each in terms:
+            if each in self._terms:
+                continue
+            found = context.amendments.get(each.digest)
+            what = f"from outer step {each.step} on" if found is None else found.amendment.words
+            print_line(f"the members agreed on amendment {each.number}: {what}")
+        self._terms = terms
+
+
+def _said_goodbye(context: Context, peer: PeerId) -> bool:
+    record = context.peers.table.get(peer)
+    return record is not None and record.heartbeat.leaving
+
+
+def _names(peers: Iterable[PeerId]) -> str:
+    ordered = sorted(peers)
+    more = f" and {len(ordered) - NAMED_MAX} more" if ordered[NAMED_MAX:] else ""
+    return ", ".join(label(peer) for peer in ordered[:NAMED_MAX]) + more
