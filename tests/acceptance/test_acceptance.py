@@ -12,6 +12,8 @@ import pytest
 
 from tests.acceptance.measures import siege
 from tests.acceptance.measures.attacks import ATTACKS, Attack
+from tests.acceptance.measures.pytest_runs import counts_in
+from tests.acceptance.measures.reach import CLAIMS
 from tests.acceptance.measures.registry import ACCEPTANCES
 from tests.acceptance.measures.setting import ROOT, Setting, objects_in, select
 
@@ -28,7 +30,7 @@ def reading(tmp_path: Path, name: str, text: str) -> Setting:
 
 
 def test_counts_are_summed_over_all_parts_of_a_log() -> None:
-    assert siege.counts_in(LOG) == {"passed": 15, "failed": 1, "error": 2}
+    assert counts_in(LOG) == {"passed": 15, "failed": 1, "error": 2}
 
 
 def test_log_with_a_failure_is_not_green(tmp_path: Path) -> None:
@@ -73,14 +75,20 @@ def test_measures_are_selected_by_a_word() -> None:
     assert select(ACCEPTANCES["siege"], []) == list(ACCEPTANCES["siege"])
 
 
-@pytest.mark.parametrize("which", ATTACKS, ids=lambda which: which.number)
-def test_every_test_that_is_named_for_an_attack_exists(which: Attack) -> None:
-    for each in which.tests:
+NAMED = {each.number: each.tests for each in ATTACKS} | {each.log: each.tests for each in CLAIMS}
+
+
+@pytest.mark.parametrize("tests", NAMED.values(), ids=NAMED)
+def test_every_test_that_is_named_for_a_measure_exists(tests: tuple[str, ...]) -> None:
+    for each in tests:
         path, _, name = each.partition("::")
+        assert (ROOT / path).exists(), path
+        if not name:
+            continue
         tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
         defined = {
             node.name
             for node in ast.walk(tree)
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
         }
-        assert not name or name.rpartition("::")[2] in defined
+        assert name.rpartition("::")[2] in defined

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from tests.acceptance.measures import siege
+from tests.acceptance.measures import reach, siege
 from tests.acceptance.measures.setting import Measure
 
-ACCEPTANCES: dict[str, tuple[Measure, ...]] = {"siege": siege.MEASURES}
+ACCEPTANCES: dict[str, tuple[Measure, ...]] = {
+    "reach": reach.MEASURES,
+    "siege": siege.MEASURES,
+}

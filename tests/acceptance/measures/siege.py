@@ -4,13 +4,13 @@ and whether a node survives hostile peers.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from tests.acceptance.measures.attacks import ATTACKS, Attack
+from tests.acceptance.measures.pytest_runs import counts_in, tested
 from tests.acceptance.measures.setting import ROOT, Line, Measure, Setting, line, objects_in
 
 PIECES = 10
@@ -58,16 +58,6 @@ for seed in range(seeds):
 print(json.dumps({"seeds": seeds, "violations": len(bad), "stuck": 0, "first": bad[:5]}))
 sys.exit(bool(bad))
 """
-
-_COUNTS = re.compile(r"\b(\d+) (passed|failed|error|errors)\b")
-
-
-def counts_in(text: str) -> dict[str, int]:
-    """Return how many tests passed, failed or had errors, over all pytest runs in a log."""
-    counts = {"passed": 0, "failed": 0, "error": 0}
-    for number, what in _COUNTS.findall(text):
-        counts[what.removesuffix("s") if what == "errors" else what] += int(number)
-    return counts
 
 
 def tests(setting: Setting) -> Iterator[Line]:
@@ -119,15 +109,7 @@ def matrix(setting: Setting) -> Iterator[Line]:
 def attack(which: Attack, setting: Setting) -> Iterator[Line]:
     """Run the tests of one attack."""
     name = f"attack {which.number}: {which.name}"
-    missing = [each for each in which.tests if not (ROOT / each.partition("::")[0]).exists()]
-    if missing or not which.tests:
-        yield line(name, "no test", "no effect", False, missing=missing)
-        return
-    done = setting.python(f"attack-{which.number}", "-m", "pytest", "-q", *which.tests)
-    counts = counts_in(done.text)
-    evidence = "" if done.code == 0 else done.tail
-    value = "no effect" if done.code == 0 else "the test fails"
-    yield line(name, value, "no effect", done.code == 0, tests=counts["passed"], evidence=evidence)
+    yield tested(setting, f"attack-{which.number}", name, "no effect", which.tests)
 
 
 def siege(setting: Setting) -> Iterator[Line]:

@@ -103,12 +103,13 @@ def relay(folder: Path, host: str, given: argparse.Namespace) -> dict[str, objec
 
 
 def end(folder: Path, host: str, given: argparse.Namespace) -> dict[str, object]:
-    """Be Ann or Bob. Return how many bytes arrived on the streams that this end receives."""
+    """Be Ann or Bob. Return how many bytes arrived on the streams that this end receives, when this
+    end began to connect, and when its last stream was open."""
     at_relay, ann, bob = (credentials_of(folder, name) for name in NAMES)
     there = Endpoint(at_relay.peer, host, PORT, at_relay.certificate_der)
     mine, other = (ann, bob) if given.name == "ann" else (bob, ann)
     peer = Endpoint(other.peer, host, PORT, other.certificate_der)
-    inbox = RingInbox()
+    inbox, open_s = RingInbox(), list[float]()
     with Listener(bob, "127.0.0.1", 0, allowed=lambda peer: True) as listener:
         listener.trust_certificate(ann.certificate_der)
         listener.handle("ring", inbox.handle)
@@ -122,13 +123,16 @@ def end(folder: Path, host: str, given: argparse.Namespace) -> dict[str, object]
             else:
                 serve_through(mine, route, listener, deadline_s=WAIT_S)
                 connection = inbox.wait_for_socket(ring, deadline_s=WAIT_S)
+            open_s.append(time.monotonic())
             connection.set_deadline(WAIT_S)
             sends = (mine is ann) == (stream % 2 == 0)
             move = _send if sends else _receive
             return move(connection, given.megabytes * 10**6 // given.streams)
 
+        began_s = time.monotonic()
         with ThreadPoolExecutor(given.streams) as pool:
-            return {"received": sum(pool.map(one, range(given.streams)))}
+            received = sum(pool.map(one, range(given.streams)))
+    return {"received": received, "began_s": began_s, "open_s": max(open_s)}
 
 
 def _send(connection: PeerSocket, count: int) -> int:

@@ -1,0 +1,373 @@
+"""The measures for `scripts/accept reach`. They show whether nodes behind NATs connect, vote and
+join, and whether a run outlives its organiser.
+
+Most of them run a program of tests/wan/harness and read the lines of JSON that it prints. Instead,
+`--read` can name a file with such lines: `punching`, `connecting`, `exchanges`, `relaying`,
+`verdicts`, `changes`, `votes`, `joining` or `doctor`. A program that needs the emulator says why it
+cannot run on this machine; its lines are then not ok, and say so.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+
+from tests.acceptance.measures import siege
+from tests.acceptance.measures.pytest_runs import tested
+from tests.acceptance.measures.setting import Line, Measure, Setting, line, objects_in
+from tests.wan.harness.punching import PAIRS
+
+PUNCHED_SHARE_MIN = 39 / 40
+TRIES, TRIES_QUICK = 40, 4
+PAIRS_QUICK = ("cone:cone", "fw:fw")
+
+RELAYED_PAIRS = ("cone:sym", "sym:sym")
+RELAYED_TRIES, RELAYED_TRIES_QUICK = 20, 2
+CONNECTING_S_MAX = 4.0
+
+STEPS, STEPS_QUICK = 10, 3
+EXCHANGE_RATIO_MAX = 1.2
+COMMIT_RATIO_MAX = 1.5
+
+COMMITS, COMMITS_QUICK = 20, 3
+VERDICTS, VERDICTS_QUICK = 20, 1
+CHANGES, CHANGES_QUICK = 5, 1
+"""Rounds of changes. In each round, four nodes go through four changes."""
+
+KINDS_QUICK = ("open", "cone", "sym")
+MEGABYTES_QUICK = 200
+LINE_SHARE_MIN = 0.8
+DOCTOR_S_MAX = 20.0
+
+_UNABLE = re.compile(r"the emulator cannot run here: (.*)")
+_UNKNOWN = re.compile(r"invalid choice: '([^']*)'")
+
+
+@dataclass(frozen=True, slots=True)
+class Printed:
+    """The objects that a program printed. `why` says why there may be too few of them."""
+
+    objects: list[dict[str, object]]
+    why: str
+    evidence: str
+
+    def missing(self, name: str, required: str) -> Line:
+        return line(name, f"not measured: {self.why}", required, False, evidence=self.evidence)
+
+
+def printed(setting: Setting, read: str, log: str, program: str, *words: str) -> Printed:
+    """Run a program of tests/wan/harness, or read the earlier result `read`."""
+    text = setting.earlier(read)
+    if text is None:
+        done = setting.python(log, "-m", f"tests.wan.harness.{program}", *words)
+        text, end = done.text, f"{program} ended with status {done.code}"
+    else:
+        end = f"the given result of {read} does not contain it"
+    if unable := _UNABLE.search(text):
+        end = unable[1]
+    elif unknown := _UNKNOWN.search(text):
+        end = f"tests/wan/harness/{program}.py does not know {unknown[1]}"
+    return Printed(objects_in(text), end, text[-2000:])
+
+
+def number(found: dict[str, object], name: str) -> float:
+    return float(str(found.get(name, "nan")))
+
+
+def longest(found: dict[str, object], name: str) -> float:
+    """Return the second of a median and a maximum in seconds."""
+    both = found.get(name)
+    return float(both[1]) if isinstance(both, list) and len(both) == 2 else float("nan")
+
+
+# ── connections ──────────────────────────────────────────────────────────────────────────────────
+
+
+def punching(setting: Setting) -> Iterator[Line]:
+    tries = TRIES_QUICK if setting.quick else TRIES
+    pairs = PAIRS_QUICK if setting.quick else PAIRS
+    found = printed(setting, "punching", "punching", "punching", "--tries", str(tries), *pairs)
+    by_pair = {each.get("pair"): each for each in found.objects}
+    required = "at least 39 of 40 within 2 s"
+    for pair in pairs:
+        name = f"punched edges with 4 streams: {pair}"
+        if each := by_pair.get(pair):
+            in_time, of = number(each, "in_time"), number(each, "tries")
+            ok = of >= tries and in_time >= PUNCHED_SHARE_MIN * of
+            yield line(name, f"{in_time:.0f} of {of:.0f}", required, ok, found=each)
+        else:
+            yield found.missing(name, required)
+
+
+def relayed_pair(nat: str, setting: Setting) -> Iterator[Line]:
+    """Measure the data plane only: both ends know at once that they need a relay."""
+    tries = RELAYED_TRIES_QUICK if setting.quick else RELAYED_TRIES
+    words = ("--nat", nat, "--tries", str(tries))
+    log = f"connecting-{nat.replace(':', '-')}"
+    found = printed(setting, "connecting", log, "relaying", *words)
+    name = f"relayed edges with 4 streams: {nat}"
+    mine = [each for each in found.objects if each.get("nat") == nat]
+    for each in mine:
+        yield each | {"measure": name}
+    if not mine:
+        yield found.missing(name, f"all within {CONNECTING_S_MAX:.0f} s")
+
+
+def exchanges(setting: Setting, network: str) -> tuple[dict[str, object] | None, Printed]:
+    """Return what was measured in a network of `exchanges`, and all that the program printed."""
+    words = ("--commits", str(_steps(setting)), "--network", network)
+    found = printed(setting, "exchanges", f"exchanges-{network}", "exchanges", *words)
+    return next((it for it in found.objects if it.get("network") == network), None), found
+
+
+def _steps(setting: Setting) -> int:
+    return STEPS_QUICK if setting.quick else STEPS
+
+
+def six_nodes(setting: Setting) -> Iterator[Line]:
+    """Six nodes of which one can be dialled, compared with six that can all be dialled."""
+    name = "six nodes, one of them dialable"
+    behind, printed_behind = exchanges(setting, "six-nats")
+    if behind is None:
+        yield printed_behind.missing(name, "no attempt lost to connecting")
+        return
+    lost, steps = behind["attempts_lost_to_connecting"], number(behind, "commits")
+    ok = lost == 0 and steps >= _steps(setting)
+    required = "no attempt lost to connecting"
+    value = f"{lost} lost in {steps:.0f} outer steps"
+    yield line(f"{name}: lost attempts", value, required, ok, found=behind)
+    yield connecting(f"{name}: longest connecting", behind)
+    required = f"at most {EXCHANGE_RATIO_MAX} times that of six dialable nodes"
+    dialable, printed_dialable = exchanges(setting, "six-dialable")
+    if dialable is None:
+        yield printed_dialable.missing(f"{name}: exchange", required)
+        return
+    ratios = {at: _ratio(behind, dialable, at) for at in ("exchange_s", "transfer_s")}
+    # Connecting takes a time of its own, so the ratio depends on the size of the model.
+    later_s = round(_median(behind, "exchange_s") - _median(dialable, "exchange_s"), 3)
+    detail = {"transfer_ratio": ratios["transfer_s"], "longer_by_s": later_s, "found": dialable}
+    ok = ratios["exchange_s"] <= EXCHANGE_RATIO_MAX
+    yield line(f"{name}: median exchange", ratios["exchange_s"], required, ok, **detail)
+
+
+def connecting(name: str, found: dict[str, object]) -> Line:
+    """Return a line about the slowest attempt: its pairs punch, or find out that they need a relay
+    and use it."""
+    seconds = longest(found, "connecting_s")
+    required = f"at most {CONNECTING_S_MAX:.0f} s"
+    return line(name, seconds, required, seconds <= CONNECTING_S_MAX, relayed=found.get("relayed"))
+
+
+def _median(found: dict[str, object], name: str) -> float:
+    both = found.get(name)
+    return float(both[0]) if isinstance(both, list) and both else float("nan")
+
+
+def _ratio(one: dict[str, object], other: dict[str, object], name: str) -> float:
+    return round(_median(one, name) / _median(other, name), 2)
+
+
+def symmetric(setting: Setting) -> Iterator[Line]:
+    name = "six nodes, five of them behind symmetric NATs"
+    found, all_printed = exchanges(setting, "six-symmetric")
+    if found is None:
+        yield all_printed.missing(name, "the outer steps complete")
+        return
+    steps = number(found, "commits")
+    ok = steps >= _steps(setting)
+    yield line(name, f"{steps:.0f} outer steps", "the outer steps complete", ok, found=found)
+    yield connecting(f"{name}: longest connecting", found)
+
+
+def relay_cost(setting: Setting) -> Iterator[Line]:
+    words = ("--megabytes", str(MEGABYTES_QUICK), "--limit-up", "4e6") if setting.quick else ()
+    found = printed(setting, "relaying", "relaying", "relaying", *words)
+    for each in found.objects:
+        yield each | {"measure": f"relay: {each['measure']}"}
+    if len(found.objects) < 3:
+        yield found.missing("relay: CPU and limits", "0.5 CPU s per GB; within 10 % of its limits")
+
+
+# ── verdicts, votes, joining ─────────────────────────────────────────────────────────────────────
+
+
+def verdicts(setting: Setting) -> Iterator[Line]:
+    tries = VERDICTS_QUICK if setting.quick else VERDICTS
+    kinds = KINDS_QUICK if setting.quick else ()
+    words = ("--tries", str(tries), "--changes", "0", *kinds)
+    found = printed(setting, "verdicts", "verdicts", "verdicts", *words)
+    yield from judged("verdict", "right within 60 s in all of 20 tries", tries, found)
+
+
+def changes(setting: Setting) -> Iterator[Line]:
+    rounds = CHANGES_QUICK if setting.quick else CHANGES
+    words = ("--tries", "0", "--changes", str(rounds))
+    found = printed(setting, "changes", "changes", "verdicts", *words)
+    yield from judged("changed verdict", "right within 2 min of a change", rounds, found)
+
+
+def judged(name: str, required: str, tries_min: int, found: Printed) -> Iterator[Line]:
+    for each in found.objects:
+        right, tries = number(each, "right"), number(each, "tries")
+        ok = right == tries >= tries_min
+        yield line(
+            f"{name}: {each['case']}", f"{right:.0f} of {tries:.0f}", required, ok, found=each
+        )
+    if not found.objects:
+        yield found.missing(name, required)
+
+
+def voters(setting: Setting) -> Iterator[Line]:
+    """Four voters, three of them behind NATs, compared with four voters that can be dialled."""
+    commits = COMMITS_QUICK if setting.quick else COMMITS
+    found = printed(setting, "votes", "votes", "votes", "--commits", str(commits))
+    networks = {str(each.get("network")): each for each in found.objects}
+    name, required = "voters behind NATs", "no message lost"
+    if "nats" not in networks or "dialable" not in networks:
+        yield found.missing(name, required)
+        return
+    behind, dialable = networks["nats"], networks["dialable"]
+    lost, decided = behind["lost_messages"], number(behind, "commits")
+    value = f"{lost} lost in {decided:.0f} commits"
+    ok = lost == 0 and decided >= commits
+    yield line(f"{name}: messages", value, required, ok, found=behind)
+    ratio = round(number(behind, "median_s") / number(dialable, "median_s"), 2)
+    required = f"at most {COMMIT_RATIO_MAX} times that of dialable voters"
+    yield line(f"{name}: commit time", ratio, required, ratio <= COMMIT_RATIO_MAX, found=dialable)
+
+
+def joining(setting: Setting) -> Iterator[Line]:
+    words = ("--megabytes", "10") if setting.quick else ()
+    found = printed(setting, "joining", "joining", "joining", *words)
+    name, required = "newcomer and all holders behind cone NATs", "at least 0.8 of its line"
+    if not found.objects:
+        yield found.missing(name, required)
+    for each in found.objects:
+        share = number(each, "share_of_line")
+        yield line(name, share, required, share >= LINE_SHARE_MIN, found=each)
+
+
+# ── tests and simulations ────────────────────────────────────────────────────────────────────────
+
+DELEGATED = siege.Campaign(
+    "delegated",
+    "organisers are lost, and delegates admit and vote",
+    ("--profile", "delegated", "--peers", "3", "--steps", "16"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A requirement that tests show. `tests` are files, folders or single tests."""
+
+    log: str
+    name: str
+    required: str
+    tests: tuple[str, ...]
+
+
+_ANSWERS = "tests/node/reach/test_reach_questions_and_answers.py"
+_PUNCHED = "tests/node/punching/test_punched_connections.py"
+_SESSIONS = "tests/dataplane/test_punch_sessions.py"
+
+CLAIMS = (
+    Claim(
+        "organisers",
+        "all machines of an organiser are gone; another one or a delegate admits a volunteer",
+        "the volunteer trains",
+        ("tests/node/swarms/test_swarm_organisers.py",),
+    ),
+    Claim(
+        "refused",
+        "an outsider asks for relaying",
+        "refused; no packet is sent",
+        (
+            "tests/dataplane/relaying/test_relay.py::test_stranger_cannot_use_the_relay_for_a_fetch",
+            "tests/dataplane/relaying/test_relay.py::test_peer_that_does_not_take_part_is_refused",
+            "tests/node/relaying/test_relaying.py::test_relay_refuses_a_member_that_does_not_take_part",
+            "tests/node/relaying/test_relaying.py::test_request_to_meet_is_checked",
+        ),
+    ),
+    Claim(
+        "third-party",
+        "a peer asks for a dial-back to a third address",
+        "refused; no packet is sent",
+        (
+            f"{_ANSWERS}::test_question_that_names_a_third_address_is_refused_without_a_packet",
+            f"{_ANSWERS}::test_outsider_and_peer_without_address_are_refused_without_a_packet",
+        ),
+    ),
+    Claim(
+        "punch-targets",
+        "a request to punch names loopback, multicast, the gateway or a third party",
+        "refused; no packet is sent",
+        (
+            f"{_PUNCHED}::test_node_does_not_call_an_address_where_nobody_sees_the_peer",
+            f"{_PUNCHED}::test_forwarders_statement_does_not_lead_into_our_own_network",
+            f"{_PUNCHED}::test_node_does_not_call_its_own_gateway",
+            f"{_PUNCHED}::test_stranger_may_not_offer",
+            f"{_SESSIONS}::test_offer_for_loopback_multicast_or_gateway_sends_only_a_refusal",
+            f"{_SESSIONS}::test_answer_that_names_a_third_party_ends_the_agreement",
+            "tests/dataplane/test_candidates.py",
+        ),
+    ),
+    Claim(
+        "bad-relays",
+        "a relay is killed, stalls or changes bytes during an exchange",
+        "no neighbour is blamed; the next attempt uses another relay",
+        (
+            "tests/node/relaying",
+            "tests/dataplane/relaying/test_faults.py",
+            "tests/dataplane/relaying/test_choice.py",
+        ),
+    ),
+    Claim(
+        "doctor-faults",
+        "doctor with planted faults",
+        "the right line and fix",
+        ("tests/doctor", "tests/cli/test_doctor_output.py"),
+    ),
+)
+
+
+def claim(which: Claim, setting: Setting) -> Iterator[Line]:
+    yield tested(setting, which.log, which.name, which.required, which.tests)
+
+
+def doctor(setting: Setting) -> Iterator[Line]:
+    """Run the doctor with a home that does not exist. This machine must be healthy."""
+    text = setting.earlier("doctor")
+    home = str(setting.folder / "no-home")
+    if text is None:
+        words = ("-m", "p2ptrain.cli", "doctor", "--json", "--home", home)
+        text = setting.python("doctor", *words).text
+    name, required = "doctor on a healthy machine", f"at most {DOCTOR_S_MAX:.0f} s, and no fault"
+    found = next((each for each in objects_in(text) if "findings" in each), None)
+    if found is None:
+        yield line(name, "no result", required, False, evidence=text[-2000:])
+        return
+    findings = json.loads(json.dumps(found["findings"]))
+    faults = [f"{it['name']}: {it['said']}" for it in findings if it["level"] == "fault"]
+    seconds = round(number(found, "seconds"), 1)
+    ok = not faults and found["status"] == 0 and seconds <= DOCTOR_S_MAX
+    value = f"{seconds} s, {len(faults)} faults"
+    yield line(name, value, required, ok, faults=faults, checks=len(findings))
+
+
+MEASURES = (
+    Measure("punching", punching),
+    *(Measure(f"relayed pair {nat}", partial(relayed_pair, nat)) for nat in RELAYED_PAIRS),
+    Measure("six nodes", six_nodes),
+    Measure("symmetric", symmetric),
+    Measure("relay cost", relay_cost),
+    Measure("verdicts", verdicts),
+    Measure("changes", changes),
+    Measure("voters", voters),
+    Measure("joining", joining),
+    *(Measure(each.log, partial(claim, each)) for each in CLAIMS),
+    Measure(f"campaign {DELEGATED.name}", partial(siege.campaign, DELEGATED)),
+    Measure("doctor healthy", doctor),
+)
