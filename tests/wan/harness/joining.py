@@ -117,10 +117,10 @@ def summary(newcomer: ReachNode, first: str) -> dict[str, object]:
     began = newcomer.find("state", state=FetchingSnapshot.name)
     delays = [it["reason"] for it in newcomer.events if it["event"] == "fetch-delayed"]
     punched = sum(it["event"] == "punched" for it in newcomer.events)
-    common = {"punched": punched, "delays": delays[:5]}
+    either_way = {"punched": punched, "delays": delays[:5]}
     if fetched is None:
         waited_s = time.monotonic() - newcomer.launched_s
-        return {"share_of_line": 0.0, "waited_s": round(waited_s, 1), **common}
+        return {"share_of_line": 0.0, "waited_s": round(waited_s, 1), **either_way}
     ended_s, by_peer = fetched["monotonic_s"], fetched["bytes_by_peer"]
     began_s = ended_s - fetched["seconds"]
     if began is not None:
@@ -135,7 +135,7 @@ def summary(newcomer: ReachNode, first: str) -> dict[str, object]:
         "after_start_s": round(ended_s - newcomer.launched_s, 1),
         "sources": sum(peer != first for peer in by_peer),
         "bytes_of_the_open_node": by_peer.get(first, 0),
-        **common,
+        **either_way,
     }
 
 
