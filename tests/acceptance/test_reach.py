@@ -32,7 +32,13 @@ SIX = {
 SIX_NATS = SIX | {"network": "six-nats", "connecting_s": [1.003, 1.41], "exchange_s": [0.48, 1.6]}
 FIVE_SYMMETRIC = SIX_NATS | {"network": "six-symmetric", "relayed": 200}
 
-VOTES = {"network": "nats", "commits": 20, "median_s": 0.933, "lost_messages": 0}
+VOTES = {
+    "network": "nats",
+    "voters": 4,
+    "commits": 20,
+    "median_s": 0.933,
+    "lost_messages": 0,
+}
 VOTES_DIALABLE = VOTES | {"network": "dialable", "median_s": 0.991}
 
 FINDING = {"name": "clock", "level": "good", "said": "the monotonic clock is steady"}
@@ -136,9 +142,14 @@ def test_one_wrong_verdict_is_not_accepted(tmp_path: Path) -> None:
 
 def test_votes_may_neither_be_lost_nor_take_much_longer(tmp_path: Path) -> None:
     good = given(tmp_path, "votes", VOTES, VOTES_DIALABLE)
-    assert shown(reach.voters, good) == [("0 lost in 20 commits", True), (0.94, True)]
+    assert shown(reach.voters, good) == [("0 lost in 20 commits of 4 voters", True), (0.94, True)]
     bad = given(tmp_path, "votes", VOTES | {"lost_messages": 1, "median_s": 1.6}, VOTES_DIALABLE)
-    assert shown(reach.voters, bad) == [("1 lost in 20 commits", False), (1.61, False)]
+    assert shown(reach.voters, bad) == [("1 lost in 20 commits of 4 voters", False), (1.61, False)]
+
+
+def test_decisions_without_two_voters_behind_nats_do_not_count(tmp_path: Path) -> None:
+    few = given(tmp_path, "votes", VOTES | {"voters": 2}, VOTES_DIALABLE)
+    assert shown(reach.voters, few)[0] == ("0 lost in 20 commits of 2 voters", False)
 
 
 @pytest.mark.parametrize(("share", "ok"), [(0.8, True), (0.79, False)])

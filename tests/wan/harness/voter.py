@@ -28,6 +28,7 @@ def main() -> int:
     parser.add_argument("--relay-edges", type=int, default=RELAY_EDGES)
     parser.add_argument("--inner-step", type=float, default=INNER_STEP_S, help="in seconds")
     parser.add_argument("--map-ports", action="store_true", help="ask the router to open the ports")
+    parser.add_argument("--limit-up", type=int, help="bytes per second")
     given = parser.parse_args()
     remote = TrainerRemote(inner_step_s=given.inner_step)
 
@@ -40,6 +41,7 @@ def main() -> int:
         listen=(f"/ip4/{given.host}/tcp/{CONTROL_PORT}",) if given.host else None,
         data_host=given.host,
         data_port=DATA_PORT,
+        limit_up_bytes_per_s=given.limit_up,
         seed=given.seed,
         mdns=given.mdns,
         device="cpu",
