@@ -60,7 +60,8 @@ dying machine or cable does not."""
 class SimWorld:
     """The nodes by name, and everything around them. `latest` is the furthest state that any node
     has decided. `longest_calm_s` is the longest time without a commit after all faults ended. At
-    `trained_by`, all training that has started so far will have ended."""
+    `trained_by`, all training that has started so far will have ended. The last pause after several
+    skipped steps ended at `rested_at`."""
 
     def __init__(self, random: Random, rules: Rules, profile: Profile) -> None:
         self.random = random
@@ -87,8 +88,8 @@ class SimWorld:
         self.exposure = next(it for it in self.checkers if isinstance(it, LiarsAreExposed))
         self.trace: Trace | None = None
         self.nodes: dict[PeerId, SimNode] = {}
-        self.commits = self.skips = self.restarts = 0
-        self.committed_at = self.stepped_at = self.longest_calm_s = 0.0
+        self.commits = self.skips = self.restarts = self._skipped = 0
+        self.committed_at = self.stepped_at = self.rested_at = self.longest_calm_s = 0.0
         self.trained_by = 0.0
         self._states: dict[Digest, LedgerState] = {self.latest.head: self.latest}
         self._wake_at: dict[PeerId, float] = {}
@@ -105,7 +106,8 @@ class SimWorld:
         steps must end even during faults. Other runs must make progress only after the faults."""
         faults_s = self.profile.faults_s
         if self.profile.open:
-            return self.stepped_at if not self.profile.liars else max(self.stepped_at, faults_s)
+            since = max(self.stepped_at, self.rested_at)
+            return since if not self.profile.liars else max(since, faults_s)
         return max(self.committed_at, faults_s)
 
     # ── nodes come and go ────────────────────────────────────────────────────────────────────────
@@ -311,6 +313,8 @@ class SimWorld:
         if self._is_further(after):
             if after.step > self.latest.step:
                 self.stepped_at = self.clock.now
+            elif self._skipped > 1 and after.attempt > before.attempt == 0:
+                self.rested_at = self.clock.now
             self.latest = after
             self.faults.recall(after.voters)
         ring = self.rings.by_entry.get(entry.parent)
@@ -339,6 +343,8 @@ class SimWorld:
             self.longest_calm_s = max(self.longest_calm_s, self.clock.now - began)
             self.committed_at = self.clock.now
         self.skips += isinstance(value, Skip)
+        if isinstance(value, Commit | Skip):
+            self._skipped = 0 if isinstance(value, Commit) else self._skipped + 1
 
     def applied(self, node: SimNode, step: int, theta: Digest) -> None:
         committed = node.ledger.updates.get(step - 1) if self.rules.branches else None

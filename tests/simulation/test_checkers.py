@@ -23,6 +23,7 @@ from p2ptrain.ledger.chain.values import (
     SnapshotRef,
     Vote,
     promise_message,
+    vote_message,
 )
 from p2ptrain.ledger.history.base import Base
 from p2ptrain.ledger.messages.messages import Accept, Accepted, Promise, PromiseProof
@@ -87,6 +88,11 @@ def opening() -> Decision:
 def commit(**changes: object) -> Decision:
     before = chain_of(RULES, [OPENING])[1]
     return decision(certify(RULES, before, Commit(0, 0, U)), before, **changes)  # type: ignore[arg-type]
+
+
+def vote_of(voter: PeerId, round: int, entry: Entry) -> Accept:
+    place = RULES.run, entry.height, round, entry.digest
+    return Accept(Vote(*place, voter, signature_of(voter, vote_message(*place))))
 
 
 ALL = (
@@ -200,7 +206,8 @@ def test_checker_finds_a_vote_for_an_update_that_the_voter_does_not_hold() -> No
 def test_checker_finds_a_commit_that_the_reduce_did_not_produce() -> None:
     before = chain_of(RULES, [OPENING])[1]
     made = certify(RULES, before, Commit(0, 0, update_of(before.head)))
-    strict, among_liars = CommitsAreMade(), CommitsAreMade(liars=frozenset({A, B}))
+    strict = CommitsAreMade(rules=RULES)
+    among_liars = CommitsAreMade(rules=RULES, liars=frozenset({A, B}))
     strict.on_decision(decision(made, before))
     assert strict.violations == []
     for checker in (strict, among_liars):
@@ -209,6 +216,49 @@ def test_checker_finds_a_commit_that_the_reduce_did_not_produce() -> None:
         "CommitsAreMade: entry 2 commits an update that the reduce did not produce"
     ]
     assert among_liars.violations == []
+
+
+@pytest.mark.parametrize(
+    ("promised", "faults"),
+    [
+        ("a c", []),
+        ("a b c", ["CommitsAreMade: a votes for an invented update in round 1 at height 2"]),
+        ("a b", ["CommitsAreMade: a votes for an invented update in round 1 at height 2"]),
+    ],
+)
+def test_checker_finds_an_invented_update_that_was_not_forced(
+    promised: str, faults: list[str]
+) -> None:
+    """c lies and proposes the update in round 0. If b is down, a and c cannot know that b did not
+    vote for it."""
+    before = chain_of(RULES, [OPENING])[1]
+    certified = certify(RULES, before, Commit(0, 0, U), round=1)
+    claim = (0, certified.entry.digest, b"")
+    shown = tuple(
+        PromiseProof(voter, *(claim if voter == C else (None, None, None)), b"")
+        for voter in peers(promised)
+    )
+    checker = CommitsAreMade(rules=RULES, liars=frozenset({C}))
+    checker.on_vote(C, proposal_of(RULES, 0, certified.entry), SimDisk())
+    for _ in range(2):  # A proposal is repeated.
+        checker.on_vote(A, proposal_of(RULES, 1, certified.entry, shown), SimDisk())
+    checker.on_vote(C, vote_of(C, 1, certified.entry), SimDisk())
+    checker.on_decision(decision(certified, before))
+    assert checker.violations == [f"{fault} without need" for fault in faults]
+
+
+def test_blocks_of_an_invented_update_are_not_checked() -> None:
+    """A stranger may get an update committed that it invented. It contains nobody's blocks."""
+    before = chain_of(RULES, [OPENING])[1]
+    made = certify(RULES, before, Commit(0, 0, update_of(before.head)))
+    checker = BlocksAreCommittedOnce(strangers=frozenset({A}))
+    checker.on_decision(commit(trained={}))
+    assert checker.violations == []
+    checker = BlocksAreCommittedOnce(strangers=frozenset({A}))
+    checker.on_decision(decision(made, before, trained={}))
+    assert checker.violations == [
+        "BlocksAreCommittedOnce: step 0 commits blocks that b did not train on"
+    ]
 
 
 def test_checker_finds_differing_states_and_differing_thetas() -> None:

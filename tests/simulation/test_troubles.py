@@ -132,6 +132,13 @@ def test_run_that_pauses_after_skipped_steps_is_not_stuck() -> None:
     assert not simulate(1, peers=3, steps=4, profile="calm").pausing
 
 
+def test_run_is_not_stuck_in_the_attempts_that_follow_a_pause() -> None:
+    """Silent Sybils let each attempt take half a minute. The last step of this run took 176 s: a
+    pause of 96 s and three attempts."""
+    report = simulate(2835, peers=5, steps=8, profile="allies")
+    assert (report.good, report.skips, report.virtual_s > 728) == (True, 8, True)
+
+
 def test_faults_of_the_crowd_profile_occur() -> None:
     reports = [simulate(seed, peers=5, steps=8, profile="crowd") for seed in range(6)]
     assert sum(it.members_seen for it in reports) > 50

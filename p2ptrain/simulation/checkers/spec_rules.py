@@ -36,6 +36,7 @@ from p2ptrain.simulation.liars.spoiling import (
     SpoilersCostLittleTime,
 )
 from p2ptrain.simulation.profiles import Profile
+from p2ptrain.simulation.rings import update_of
 
 
 @dataclass(slots=True)
@@ -196,8 +197,9 @@ class BlocksAreCommittedOnce(Watch):
 
     committed: dict[Digest, frozenset[int]] = field(default_factory=dict)
     strangers: frozenset[PeerId] = frozenset()
-    """Peers that may claim an update without training. Honest peers are checked unless most of the
-    participants were strangers."""
+    """Peers that may claim an update without training. If there are any, honest peers are checked
+    only if the committed update is the result of the reduce. An invented update contains nobody's
+    work; CommitsAreMade judges it."""
 
     def on_decision(self, decision: Decision) -> None:
         head, roster = decision.after.head, decision.before.roster
@@ -209,11 +211,11 @@ class BlocksAreCommittedOnce(Watch):
         self._check_accounts(decision.after)
 
     def _commit(self, decision: Decision, roster: Roster) -> None:
-        strangers = self.strangers.intersection(roster.peers)
-        outvoted = 2 * len(strangers) > len(roster.peers)
+        assert isinstance(decision.value, Commit)
+        made = decision.value.update == update_of(decision.before.head)
         for each in roster.participants:
             blocks = decision.before.leases[each.peer][: each.blocks]
-            believed = outvoted or each.peer in strangers
+            believed = each.peer in self.strangers or (bool(self.strangers) and not made)
             if not believed and decision.trained.get(each.peer) != blocks:
                 said = f"commits blocks that {each.peer} did not train on"
                 self.object(f"step {roster.step} {said}")
@@ -348,7 +350,7 @@ def all_checkers(
         ProposalsAreEntitled(lines=lines, rules=rules, liars=liars),
         CertificatesVerify(rules=rules),
         CommitsAreHeld(liars=liars),
-        CommitsAreMade(liars=liars, spoilers=spoilers),
+        CommitsAreMade(rules=rules, liars=liars, spoilers=spoilers),
         VotesAreKept(lines=lines, liars=liars),
         EqualHeadsAgree(),
         BlocksAreCommittedOnce(strangers=liars if profile.open else frozenset()),
