@@ -134,10 +134,10 @@ def _why_not(subject: Subject, learned: Learned, gateway: Gateway | NoGateway) -
         return "a node could not listen on both ports now"
     if why := unneeded(gateway):
         return why
-    return "" if _is_outside(subject) else NOT_OUTSIDE
+    return "" if is_outside(subject) else NOT_OUTSIDE
 
 
-def _is_outside(subject: Subject) -> bool:
+def is_outside(subject: Subject) -> bool:
     from p2ptrain.net.addresses import parse
     from p2ptrain.net.listening import dialable
     from p2ptrain.node.port_mapping.own_ports import own_ports
@@ -145,7 +145,8 @@ def _is_outside(subject: Subject) -> bool:
     config = subject.config
     listening = [parse(each) for each in addresses_of(config)]
     control = [str(own) for own in dialable(listening)]
-    found = own_ports(control, (config.data_host, config.data_port or 1)).get(4)
+    data_host = config.data_host or "::"  # The default: all addresses, of both versions of IP.
+    found = own_ports(control, (data_host, config.data_port or 1)).get(4)
     return found is not None and bool(found.control and found.data)
 
 

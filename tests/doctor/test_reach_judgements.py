@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 from ipaddress import ip_address
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from p2ptrain.cli.error_codes import CODES
+from p2ptrain.config.node import NodeConfig
 from p2ptrain.doctor.dial_back import DialBackFacts, judge_dial_back
 from p2ptrain.doctor.finding import Finding, Level
 from p2ptrain.doctor.nat_kind import NatFacts, Seen, judge_nat
-from p2ptrain.doctor.port_mapping import MappingFacts, judge_mapping
+from p2ptrain.doctor.port_mapping import MappingFacts, is_outside, judge_mapping
+from p2ptrain.doctor.subject import Subject
 from p2ptrain.peers.reach_messages import DialOutcome, ReachAnswer
 from p2ptrain.portmap import OpenPort, Protocol, Standing
 
@@ -164,3 +167,14 @@ def test_fault_gets_its_line_and_its_fix(found: Finding, code: str, said: str, f
 def test_harmless_result_gets_a_good_line(found: Finding, said: str) -> None:
     assert found.level is Level.GOOD
     assert said in found.said
+
+
+def test_node_whose_data_address_has_no_host_listens_outside(tmp_path: Path) -> None:
+    outside, inside = ("/ip4/203.0.113.7/tcp/4201",), ("/ip4/127.0.0.1/tcp/4201",)
+    for config, expected in (
+        (NodeConfig(tmp_path, listen=outside), True),
+        (NodeConfig(tmp_path, listen=outside, data_host="0.0.0.0"), True),
+        (NodeConfig(tmp_path, listen=outside, data_host="127.0.0.1"), False),
+        (NodeConfig(tmp_path, listen=inside), False),
+    ):
+        assert is_outside(Subject(config)) is expected
