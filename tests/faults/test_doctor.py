@@ -294,7 +294,7 @@ def test_port_in_use_is_explained_with_its_program(
     found = worst(told(screen))
     assert (found["name"], found["code"], screen.status) == (name, "PORT-IN-USE", 2)
     assert f"(process {os.getpid()}) listens on it" in found["said"]
-    assert f"{option}, such as {port + 1}" in found["fix"]
+    assert f"{option}, such as {port + 2}" in found["fix"]
 
 
 def test_running_node_is_no_fault_and_is_not_disturbed(
