@@ -233,9 +233,9 @@ def test_checker_finds_an_invented_update_that_was_not_forced(
     vote for it."""
     before = chain_of(RULES, [OPENING])[1]
     certified = certify(RULES, before, Commit(0, 0, U), round=1)
-    claim = (0, certified.entry.digest, b"")
+    claimed = PromiseProof(C, 0, certified.entry.digest, b"", b"")
     shown = tuple(
-        PromiseProof(voter, *(claim if voter == C else (None, None, None)), b"")
+        claimed if voter == C else PromiseProof(voter, None, None, None, b"")
         for voter in peers(promised)
     )
     checker = CommitsAreMade(rules=RULES, liars=frozenset({C}))
