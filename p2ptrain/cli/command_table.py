@@ -70,7 +70,7 @@ COMMANDS: tuple[Command | Group, ...] = (
         "doctor",
     ),
     Command("id", "status", "Show this node's peer id.", "identity", "ID_EXAMPLES"),
-    Group("run", "run_group", "Make, check, publish, amend and show a run."),
+    Group("run", "admission.run_group", "Make, check, publish, amend and show a run."),
     Group("data", "data", "Prepare the data of a run."),
     Group(
         "peers",

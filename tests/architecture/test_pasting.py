@@ -33,6 +33,7 @@ ELSEWHERE = {
     "p2ptrain/cli/commands/admission/proposals.py": "another organiser pastes it elsewhere",
     "p2ptrain/cli/commands/run_amend.py": "help is the same in every home",
     "p2ptrain/cli/commands/run.py": "`run new` writes a file; there is no home yet",
+    "p2ptrain/cli/command_table.py": "lines of the help",
     "p2ptrain/cli/commands/data.py": "`data pack` does not use a home",
 }
 """Files that may contain handwritten commands that depend on a home, with the reason."""

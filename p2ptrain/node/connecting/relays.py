@@ -1,7 +1,7 @@
 """The last way to a peer: through a relay, after dialling and hole punching have failed.
 
 For the streams of a reduce, both ends compute the same relays and come without a message. For
-chunks, the member that fetches asks the other one to come (`relaying/meetings`).
+chunks, the member that fetches asks the other one to come (`connecting/chunk_relays`).
 
 A connection of another way that is made first wins: the end that dials claims each connection just
 before its hello, and the relay's half is then given up.
@@ -17,9 +17,8 @@ import trio
 from p2ptrain.dataplane import DialHandle, PeerSocket
 from p2ptrain.dataplane.relaying import RelayKey, RelayUnreachable, Route
 from p2ptrain.dataplane.sockets import RelayFault
-from p2ptrain.errors import PeerError, PeerUnreachable, RemoteProtocolError
+from p2ptrain.errors import PeerError, PeerUnreachable
 from p2ptrain.node.connecting.opening import Opening, claim_or_end, open_each
-from p2ptrain.node.relaying.meetings import ask_to_meet, new_fetch_key
 from p2ptrain.node.relaying.relayed_links import dial_one_of, routes, serve_relayed
 from p2ptrain.node.state.context import Context
 
@@ -45,7 +44,7 @@ async def dial_edge(
     """
 
     async def once() -> None:
-        await _dial_all(context, opening, _routes(context, key_of, opening))
+        await dial_all(context, opening, routes_to(context, key_of, opening))
 
     await _until_open(context, opening, once, faults)
 
@@ -64,7 +63,7 @@ async def serve_edge(
             failed.append(exc)
 
     async def once() -> None:
-        failed, found = list[PeerError](), _routes(context, key_of, opening)
+        failed, found = list[PeerError](), routes_to(context, key_of, opening)
         async with trio.open_nursery() as nursery:
             for ways in found.values():
                 nursery.start_soon(serve, ways, failed)
@@ -73,21 +72,6 @@ async def serve_edge(
 
     await _until_open(context, opening, once, faults)
     await opening.complete.wait()  # The inbox gets each stream a moment after its hello.
-
-
-async def dial_for_chunks(context: Context, opening: Opening) -> None:
-    """Open connection 0 through a relay at which the peer agrees to meet us. Raises PeerError or
-    RemoteProtocolError: the peer does not come to any relay, or no relay works."""
-    last: PeerError | RemoteProtocolError | None = None
-    for route in _routes(context, lambda _: new_fetch_key(context), opening).get(0, ()):
-        try:
-            await ask_to_meet(context, route)
-            return await _dial_all(context, opening, {0: [route]})
-        except (PeerError, RemoteProtocolError) as exc:
-            opening.met.append(exc.what)
-            last = exc
-    if last is not None:
-        raise last
 
 
 async def _until_open(
@@ -109,16 +93,18 @@ async def _until_open(
         await trio.sleep(AGAIN_S)
 
 
-def _routes(context: Context, key_of: KeyOf, opening: Opening) -> dict[int, list[Route]]:
-    """Return the routes of each missing connection. Raises PeerUnreachable: there are none. This is
-    not a RelayFault, because no relay is at fault."""
+def routes_to(context: Context, key_of: KeyOf, opening: Opening) -> dict[int, list[Route]]:
+    """Return the routes of each missing connection, by its number. Raises PeerUnreachable: there
+    are none. This is not a RelayFault, because no relay is at fault."""
     try:
         return {it: routes(context, opening.peer, key_of(it)) for it in opening.missing}
     except RelayUnreachable as exc:
         raise PeerUnreachable(exc.what, peer=opening.peer) from exc
 
 
-async def _dial_all(context: Context, opening: Opening, ways: dict[int, list[Route]]) -> None:
+async def dial_all(context: Context, opening: Opening, ways: dict[int, list[Route]]) -> None:
+    """Open these connections, each through the first of its relays that works. Raises PeerError or
+    RemoteProtocolError: one of them cannot be opened."""
     left_s = _left_s(context, opening)
 
     def once(number: int, handle: DialHandle) -> PeerSocket:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 
 from p2ptrain.dataplane import Endpoint, SecureSocket
+from p2ptrain.node.connecting.chunk_relays import dial_for_chunks
 from p2ptrain.node.connecting.opening import Opening, open_all
-from p2ptrain.node.connecting.relays import dial_for_chunks
 from p2ptrain.node.connecting.ways import dial_at, ways_to
 from p2ptrain.node.relaying.relayed_links import relay_of
 from p2ptrain.node.state.context import Context
