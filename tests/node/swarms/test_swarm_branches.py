@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain.values import Branch, Heal
 from p2ptrain.node.control.status import status
 from p2ptrain.testing.published import policy
@@ -16,12 +17,18 @@ FOUNDERS = ("seed", "ann", "bob", "cai", "dan")
 GONE = ("seed", "cai", "dan")
 LEFT = ("ann", "bob")
 BRANCHING = policy(quorum_loss="branch", branch_after_s=6.0)
+PATIENT = policy(quorum_loss="branch", branch_after_s=20.0)
+"""Three stopped voters have time to start again on a busy machine before two of them branch off."""
 
 
 def line(node: SwarmNode) -> str:
     """Return the name of the chain or branch that this node is on. For the chain of the run, it is
     the run's id."""
     return node.context.ledger.snapshot.line
+
+
+def voters(node: SwarmNode) -> tuple[PeerId, ...]:
+    return node.context.ledger.snapshot.voters
 
 
 def kinds(node: SwarmNode) -> list[type]:
@@ -32,7 +39,8 @@ def kinds(node: SwarmNode) -> list[type]:
 async def branch_off(s: Swarm) -> int:
     """Stop three of five voters, and wait until the two others are on a branch and have finished
     two outer steps there. Return the outer step in which the branch begins."""
-    await s.until(lambda: s.at_step(1))
+    # A busy machine may lose a voter for a while. Of four or three voters, two could go on alone.
+    await s.until(lambda: s.at_step(1) and all(len(voters(s[name])) == 5 for name in LEFT))
     await s.stop(*GONE)
     await s.until(lambda: all(line(s[name]) != s["ann"].context.run for name in LEFT))
     assert line(s["ann"]) == line(s["bob"])
@@ -45,13 +53,13 @@ async def test_two_of_five_voters_branch_off_and_rejoin_the_majority(
     tmp_path: Path,
 ) -> None:
     async with swarm(
-        tmp_path, nodes=FOUNDERS[1:], founders=FOUNDERS, steps=ENDLESS, rules=BRANCHING
+        tmp_path, nodes=FOUNDERS[1:], founders=FOUNDERS, steps=ENDLESS, rules=PATIENT
     ) as s:
         assert s.run is not None
         run_id = s.run.id
         step = await branch_off(s)
         assert Branch in kinds(s["ann"])
-        assert s["ann"].context.ledger.snapshot.voters == tuple(
+        assert voters(s["ann"]) == tuple(
             peer
             for peer in s["ann"].context.manifest.founders
             if peer in (s["ann"].peer, s["bob"].peer)
