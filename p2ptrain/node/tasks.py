@@ -50,6 +50,8 @@ from p2ptrain.node.training.evaluation_task import gather_validation
 from p2ptrain.node.training.lease_data import fetch_ahead
 from p2ptrain.node.training.trainer_processes import MakeTrainers, subprocesses
 from p2ptrain.node.training.trainer_task import train
+from p2ptrain.node.watching.visits import serve_visitors
+from p2ptrain.node.watching.watch_server import answer_watchers
 from p2ptrain.observe.cautions import Caution
 from p2ptrain.observe.states import Serving, StandingBy
 from p2ptrain.peers.protocol_names import identity_topic
@@ -110,6 +112,8 @@ async def run_tasks(
         nursery.start_soon(hello_server.pass_requests_on, context)
         nursery.start_soon(keep_ports_mapped, context)
         nursery.start_soon(answer_meetings, context)
+        nursery.start_soon(answer_watchers, context)
+        nursery.start_soon(serve_visitors, context)
         nursery.start_soon(decisions.tell_decisions, context)
         nursery.start_soon(admit_by_token, context)
         nursery.start_soon(merge_lists, context)
