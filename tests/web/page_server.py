@@ -85,7 +85,7 @@ class Answers(BaseHTTPRequestHandler):
             return self._page()
         if split.path.startswith("/made/"):
             self.serving.silent = split.path == "/made/silent"
-            return self._json({"actions": self.serving.actions})
+            return self._json({"actions": self.serving.actions, "advanced": history.now})
         if split.path == "/data.json" and self.serving.report:
             return self._json(made_bodies.everything(history, now))
         if self.serving.report:

@@ -13,11 +13,13 @@ const built = new Set();
 // `options`: height, lines [{label, ink, dash, width, points, fill, area}], and optionally log,
 // x and y (formats of ticks), range, draw (a hook), sync (a key), bands.
 export function chart(host, options) {
-  const self = { plot: null, data: null };
+  const self = { plot: null, data: null, shown: "" };
   self.show = (data) => {
+    const digest = data.map(digestOf).join();
     self.data = data;
     if (!self.plot) self.build();
-    else self.plot.setData(data);
+    else if (digest !== self.shown) self.plot.setData(data);
+    self.shown = digest;
   };
   self.build = () => {
     if (self.plot) self.plot.destroy();
@@ -35,6 +37,13 @@ export function chart(host, options) {
   return self;
 }
 
+// Changes when values change, because lines are drawn only then.
+function digestOf(values) {
+  let sum = values.length;
+  for (const value of values) sum += value || 0;
+  return sum;
+}
+
 export function rebuildCharts() {
   for (const each of built) if (each.data) each.build();
 }
@@ -45,7 +54,7 @@ function settings(options, width) {
   return {
     width,
     height: options.height,
-    padding: [options.top || 8, 8, 0, 0],
+    padding: [options.top || 8, 20, 0, 0],
     legend: { show: false },
     cursor: { y: false, drag: { x: false, y: false }, points: { size: 6 }, sync: options.sync ? { key: options.sync } : undefined },
     scales: {
@@ -115,6 +124,6 @@ export function hatched(color, kind) {
 export function key(label, { color, dash, mark, pattern }) {
   const sample = h("span", { class: "key" + (dash ? " dash" : "") + (mark ? " mark" : "") + (pattern ? " area" : ""), "aria-hidden": "true" }, mark || "");
   if (pattern) sample.classList.add("p" + pattern);
-  sample.style.setProperty("--key", color);
+  sample.style.setProperty("--key", `var(--${color})`);
   return h("span", { class: "entry" }, sample, label);
 }

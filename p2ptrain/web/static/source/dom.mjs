@@ -54,7 +54,7 @@ export function scrolling(label, content) {
 }
 
 // The frame of a chart: a sentence, the drawing, and a table that is made when it is opened.
-export function figure(label, { tall = false, rows }) {
+export function figure(label, { axes = "", rows }) {
   const sentence = h("p", { class: "summary" });
   const drawing = h("div", { class: "drawing", role: "img", "aria-label": label });
   const legend = h("div", { class: "legend" });
@@ -64,13 +64,18 @@ export function figure(label, { tall = false, rows }) {
     if (more.open) place.replaceChildren(scrolling(label + " as a table", table(label, ...rows())));
   };
   more.addEventListener("toggle", fill);
-  const root = h("div", { class: tall ? "figure tall" : "figure" }, sentence, legend, drawing, more);
+  const root = h("div", { class: "figure" }, sentence, legend, axes ? axisTitle(axes) : null, drawing, more);
   const say = (text) => {
     setText(sentence, text);
     drawing.setAttribute("aria-label", `${label}. ${text}`);
     fill();
   };
   return { root, drawing, legend, say };
+}
+
+// The title of a vertical axis stands above it.
+export function axisTitle(words) {
+  return h("p", { class: "axis-title" }, words);
 }
 
 // A group of buttons of which one is pressed.
@@ -85,11 +90,9 @@ export function choice(label, options, chosen, onChoice) {
   return h("div", { class: "choice", role: "group", "aria-label": label }, buttons);
 }
 
-// A small line of values. It only repeats numbers that stand beside it.
-export function spark(values, width = 72, height = 18) {
-  const present = values.filter((value) => typeof value === "number");
-  const low = Math.min(...present);
-  const span = Math.max(...present) - low || 1;
+// A small line of values between `low` and `high`. It only repeats numbers that stand beside it.
+export function spark(values, low, high, width = 44, height = 16) {
+  const span = high - low || 1;
   const points = values
     .map((value, at) => [((at + 0.5) / values.length) * width, height - 2 - ((value - low) / span) * (height - 4), value])
     .filter(([, , value]) => typeof value === "number")

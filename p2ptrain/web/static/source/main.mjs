@@ -31,23 +31,25 @@ const SECTIONS = [
   ["events", mountEvents, ["events"], false],
   ["join", mountJoin, ["state"], false],
 ];
+// The header follows the state each second. Tables and drawings that only the state has changed
+// follow more slowly: most of it is progress that the header shows too.
 const STATE_MS = 1000;
+const SECTIONS_MS = 5000;
 
 function main() {
   const file = document.querySelector('meta[name="p2ptrain-data"]').content;
   const app = { model: emptyModel(), staticReport: file !== "", token: takeToken(), openedAt: Date.now(), noOlder: false };
   const stale = new Set(["state", "series", "events", "samples"]);
   const narrow = matchMedia("(max-width: 700px)").matches;
-  document.body.prepend(patterns());
   document.body.classList.toggle("report", app.staticReport);
-  const sections = SECTIONS.map(([id, mount, needs, first]) => section(app, id, mount, needs, !narrow || first));
+  let sections = [];
   let asked = 0;
   let shownAt = 0;
+  let sectionsAt = 0;
 
   // A drawing a frame at most, and for changes of the state a drawing a second.
   app.changed = (what) => {
     stale.add(what);
-    for (const each of sections) if (each.needs.includes(what)) each.stale = true;
     if (asked) return;
     const soon = what === "state" ? Math.max(0, STATE_MS - (performance.now() - shownAt)) : 0;
     asked = setTimeout(() => {
@@ -57,22 +59,39 @@ function main() {
     }, soon);
   };
   function showAll() {
-    if (stale.has("state") || stale.has("series")) showHeader(app);
+    showHeader(app);
+    const now = performance.now();
+    if (now - sectionsAt < SECTIONS_MS && stale.size === 1 && stale.has("state")) return;
+    for (const each of sections) if (each.needs.some((what) => stale.has(what))) each.stale = true;
     stale.clear();
+    sectionsAt = now;
     for (const each of sections) each.show();
-    showAge(app);
   }
   document.addEventListener("visibilitychange", () => {
     if (!document.hidden) showAll();
   });
-  followTheme(() => {
-    rebuildCharts();
-    for (const each of sections) each.stale = true;
+  followTheme(() => rebuildCharts());
+  // The browser paints the frame of the page first. A hidden page is not painted.
+  whenPainted(() => {
+    // On a narrow screen, the user's own node comes first, for the keyboard too.
+    if (narrow) byId("main").prepend(byId("you"));
+    document.body.prepend(patterns());
+    sections = SECTIONS.map(([id, mount, needs, first]) => section(app, id, mount, needs, !narrow || first));
     showAll();
+    setInterval(() => showAge(app), 1000);
   });
-  setInterval(() => showAge(app), 1000);
   if (app.staticReport) followFile(app.model, file, app.changed);
   else followNode(app.model, app.changed);
+}
+
+function whenPainted(act) {
+  let done = false;
+  const once = () => {
+    if (!done) act();
+    done = true;
+  };
+  requestAnimationFrame(() => setTimeout(once));
+  setTimeout(once, 250);
 }
 
 // A section can be closed. While it is closed, it is not drawn.

@@ -12,6 +12,7 @@ export function emptyModel() {
     events: [],
     samples: { prompts: [], samples: [] },
     names: new Map(),
+    shared: new Set(), // Names that more than one peer has.
   };
 }
 
@@ -111,7 +112,11 @@ export function takeEvents(model, events) {
 }
 
 function remember(model, peer, name) {
-  if (peer && name) model.names.set(peer, name);
+  if (!peer || !name || model.names.get(peer) === name) return;
+  model.names.set(peer, name);
+  const seen = new Set();
+  model.shared = new Set();
+  for (const each of model.names.values()) (seen.has(each) ? model.shared : seen).add(each);
 }
 
 export function membersOf(model) {
@@ -120,7 +125,10 @@ export function membersOf(model) {
 }
 
 export function nameOf(model, peer) {
-  return model.names.get(peer) || (peer ? "…" + String(peer).slice(-6) : "");
+  const name = model.names.get(peer);
+  const end = "…" + String(peer || "").slice(-6);
+  if (!name) return peer ? end : "";
+  return model.shared.has(name) ? `${name} ${end}` : name;
 }
 
 // Seconds since the node was heard: the age that the server told, and what has passed since.

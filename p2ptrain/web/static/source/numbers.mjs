@@ -127,9 +127,9 @@ export function groupedBySteps(series) {
 // Learning health by peer over the last steps. A peer stands out if a value of its newest step is
 // far from the others': more than four times the usual distance from the median.
 export const HEALTH = [
-  ["cosine", "cosine to the mean"],
+  ["cosine", "cosine"],
   ["gradient_norm", "gradient norm"],
-  ["quantisation_error", "quantisation error"],
+  ["quantisation_error", "quantisation"],
   ["loss", "training loss"],
 ];
 

@@ -23,6 +23,7 @@ export function showHeader(app) {
   showPhases(state.status, membersOf(model));
   showAlerts(app);
   announce(app);
+  showAge(app);
 }
 
 function figures({ model, staticReport }) {

@@ -1,9 +1,9 @@
 // Loss against certified tokens, with learning rate and gradient norm on the same axis.
 
 import { chart, ink, key, logSplits } from "./chart.mjs";
-import { choice, figure, h } from "./dom.mjs";
+import { axisTitle, choice, figure, h } from "./dom.mjs";
 import { column, lossSentence } from "./numbers.mjs";
-import { clock, count, dayAndTime, fixed, known, small } from "./text.mjs";
+import { clock, count, dayAndTime, fixed, known, small, tick } from "./text.mjs";
 
 const MARKS = { join: "▲", leave: "▼", lost: "▽", amendment: "◆", skip: "✕", retry: "↻", branch: "Y", heal: "Y" };
 const LINED = new Set(["amendment", "branch", "heal", "skip"]);
@@ -11,19 +11,18 @@ const TABLE_ROWS = 200;
 
 export function mountLoss(app, section) {
   let axis = "tokens_total";
-  const view = figure("Loss", { tall: true, rows: () => rows(app.model.series) });
+  const view = figure("Loss", { axes: "nats a token, logarithmic", rows: () => rows(app.model.series) });
   const onAxis = choice("Horizontal axis", [["tokens_total", "tokens"], ["step", "outer step"], ["time", "time"]], axis, (value) => {
     axis = value;
     update();
   });
   const readout = h("p", { class: "readout", "aria-hidden": "true" });
   const hosts = [0, 1, 2].map(() => h("div", { class: "plot" }));
-  const titles = ["learning rate", "gradient norm"].map((text) => h("p", { class: "axis-title" }, text));
+  const titles = ["learning rate", "gradient norm"].map(axisTitle);
   view.drawing.append(hosts[0], titles[0], hosts[1], titles[1], hosts[2]);
-  section.append(h("div", { class: "tools" }, onAxis), view.root);
-  view.legend.after(readout);
+  section.append(h("div", { class: "tools" }, onAxis, readout), view.root);
 
-  const format = (value) => (axis === "time" ? (span() > 86400 * 2 ? dayAndTime(value) : clock(value, false)) : count(value));
+  const format = (value) => (axis === "time" ? (span() > 86400 * 2 ? dayAndTime(value) : clock(value, false)) : tick(value));
   const span = () => {
     const times = column(app.model.series, "time");
     return times.length ? times[times.length - 1] - times[0] : 0;
@@ -98,10 +97,10 @@ export function mountLoss(app, section) {
     charts[2].show([xs, column(series, "gradient_norm")]);
     const kinds = new Set(marked(app.model.events).map((each) => each.kind));
     view.legend.replaceChildren(
-      key("training loss, weighted mean of reports", { color: ink("c1") }),
-      key("held-out loss", { color: ink("c2"), mark: "●" }),
-      known(entropy()) ? key("unigram entropy of the data", { color: ink("muted"), dash: true }) : "",
-      ...Array.from(kinds, (kind) => key(kind, { color: ink("muted"), mark: MARKS[kind] })),
+      key("training loss, weighted mean of reports", { color: "c1" }),
+      key("held-out loss", { color: "c2", mark: "●" }),
+      known(entropy()) ? key("unigram entropy of the data", { color: "muted", dash: true }) : "",
+      ...Array.from(kinds, (kind) => key(kind, { color: "muted", mark: MARKS[kind] })),
     );
   }
   return update;

@@ -1,7 +1,7 @@
 // Peers, contributors and snapshots: tables.
 
 import { choice, code, h, peerLabel, scrolling, table } from "./dom.mjs";
-import { membersOf, nameOf } from "./model.mjs";
+import { membersOf } from "./model.mjs";
 import { age, clean, count, fixed, known, listed, percent, plural, short } from "./text.mjs";
 
 const HEALTH_WORDS = { green: ["●", "heard"], yellow: ["▲", "late"], red: ["■", "silent"] };
@@ -85,7 +85,7 @@ export function mountContributors(app, section) {
     summary.textContent = rows.length ? `${plural(rows.length, "peer")} contributed ${count(total)} tokens; the largest share is ${percent(rows[0].share)}.` : "No certified contribution in this time span.";
     const top = rows.length ? rows[0].tokens : 1;
     show(place, scrolling("Contributors", table("Contributors", [["peer", false], ["tokens", true], ["outer steps", true], ["share", true], ["", false]], rows.slice(0, ROWS_MAX).map((each) => [
-      peerLabel(each.name || nameOf(app.model, each.peer), each.peer), count(each.tokens), count(each.steps), percent(each.share), share(each.tokens / top),
+      peerLabel(each.name || app.model.names.get(each.peer), each.peer), count(each.tokens), count(each.steps), percent(each.share), share(each.tokens / top),
     ]))));
   }
   return update;

@@ -4,18 +4,18 @@ import { chart, hatched, ink, key } from "./chart.mjs";
 import { figure, peerLabel } from "./dom.mjs";
 import { membersOf, nameOf } from "./model.mjs";
 import { column, exchanges, last, median, stackedThroughput, statesOf, throughputSentence } from "./numbers.mjs";
-import { bytes, count, duration, known, listed, plural, short } from "./text.mjs";
+import { bytes, count, duration, known, listed, plural, short, tick } from "./text.mjs";
 
 const TOP = 8;
 const TABLE_ROWS = 100;
 
 export function mountThroughput(app, section) {
-  const view = figure("Throughput", { rows: () => rows() });
+  const view = figure("Throughput", { axes: "tokens a second, by outer step", rows: () => rows() });
   section.append(view.root);
   let stacked = { step: [], peers: [], lines: [], rest: [], others: 0 };
   const fills = () => Array.from({ length: TOP + 1 }, (_, at) => hatched(ink("c" + (at + 1)), at % 4));
   const plot = chart(view.drawing, {
-    height: 220, x: String, y: count, range: (_, low, high) => [0, (high || 1) * 1.05],
+    height: 220, x: String, y: tick, range: (_, low, high) => [0, (high || 1) * 1.05],
     // The topmost sum is drawn first, and the smaller ones over it.
     lines: () => {
       const patterns = fills();
@@ -44,7 +44,7 @@ export function mountThroughput(app, section) {
     plot.show([stacked.step, ...sums.reverse()]);
     view.say(throughputSentence(app.model.series));
     const words = stacked.peers.map((peer) => short(nameOf(app.model, peer), 20)).concat(stacked.others ? [`${stacked.others} others`] : []);
-    view.legend.replaceChildren(...words.map((word, at) => key(word, { color: ink("c" + (at + 1)), pattern: (at % 4) + 1 })).reverse());
+    view.legend.replaceChildren(...words.map((word, at) => key(word, { color: "c" + (at + 1), pattern: (at % 4) + 1 })).reverse());
   }
 
   function rows() {
@@ -59,7 +59,7 @@ export function mountThroughput(app, section) {
 }
 
 export function mountActive(app, section) {
-  const view = figure("Active peers", { rows: () => rows(app) });
+  const view = figure("Active peers", { axes: "peers, by outer step", rows: () => rows(app) });
   section.append(view.root);
   const plot = chart(view.drawing, {
     height: 220, left: 30, x: String, y: String, range: (_, low, high) => [0, Math.ceil((high || 1) * 1.1)],
@@ -68,7 +68,7 @@ export function mountActive(app, section) {
       { label: "participants", ink: ink("c1"), width: 1.25, fill: hatched(ink("c1-soft"), 0) },
     ],
   });
-  view.legend.replaceChildren(key("took part in the exchange", { color: ink("c1"), pattern: 1 }), key("members, with seeds", { color: ink("muted"), dash: true }));
+  view.legend.replaceChildren(key("took part in the exchange", { color: "c1", pattern: 1 }), key("members, with seeds", { color: "muted", dash: true }));
   return () => {
     const series = app.model.series;
     if (!series) return;
@@ -90,7 +90,7 @@ function rows({ model }) {
 
 export function mountExchange(app, section) {
   let found = [];
-  const view = figure("Exchange times", { rows: () => exchangeRows(app, found) });
+  const view = figure("Exchange times", { axes: "time, by outer step", rows: () => exchangeRows(app, found) });
   section.append(view.root);
   const plot = chart(view.drawing, {
     height: 200, left: 40, x: String, y: (value) => `${value} s`, range: (_, low, high) => [0, (high || 1) * 1.1],
@@ -100,7 +100,7 @@ export function mountExchange(app, section) {
       { label: "p95", ink: ink("c2"), width: 1, dash: [4, 3] },
     ],
   });
-  view.legend.replaceChildren(key("median peer", { color: ink("c2") }), key("95 % of peers are faster", { color: ink("c2"), dash: true }));
+  view.legend.replaceChildren(key("median peer", { color: "c2" }), key("95 % of peers are faster", { color: "c2", dash: true }));
   return () => {
     const series = app.model.series;
     if (!series) return;
@@ -129,7 +129,7 @@ function exchangeRows(app, found) {
   const columns = [["step", true], ["median", true], ["95 %", true], ["bytes of all", true], ["slowest", false], ["its time", true]];
   const cells = found.map((each) => {
     const slow = each.slowest;
-    return [String(each.step), duration(each.p50), duration(each.p95), bytes(each.bytes), slow ? peerLabel(nameOf(app.model, slow.peer), slow.peer) : "–", slow ? duration(slow.exchange_ms / 1000) : "–"];
+    return [String(each.step), duration(each.p50), duration(each.p95), bytes(each.bytes), slow ? peerLabel(app.model.names.get(slow.peer), slow.peer) : "–", slow ? duration(slow.exchange_ms / 1000) : "–"];
   });
   return [columns, cells.reverse()];
 }

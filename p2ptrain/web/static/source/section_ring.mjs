@@ -90,16 +90,21 @@ function ringRows(edges) {
 export function mountHealth(app, section) {
   const summary = h("p", { class: "summary" });
   const place = h("div");
-  section.append(summary, place, h("p", { class: "muted" }, "As reported by each peer: the median of its last 20 outer steps, and their course. ◆ marks a value that is far from the other peers' values."));
+  section.append(summary, place, h("p", { class: "muted" }, "As reported by each peer: the median of its last 20 outer steps, and their course on a scale that all peers share. ◆ marks a value that is far from the other peers' values."));
   return () => {
     const health = healthByPeer(app.model.series);
     summary.textContent = healthSentence(health, (peer) => nameOf(app.model, peer));
     const formats = { cosine: (value) => fixed(value, 2), gradient_norm: small, quantisation_error: (value) => percent(value, 2), loss: (value) => fixed(value, 2) };
+    const ranges = {};
+    for (const [metric] of HEALTH) {
+      const all = health.flatMap((each) => each[metric].values).filter(known);
+      ranges[metric] = [Math.min(...all), Math.max(...all)];
+    }
     health.sort((one, other) => flags(other) - flags(one) || (one.cosine.value ?? 2) - (other.cosine.value ?? 2));
     const columns = [["peer", false], ...HEALTH.map(([, words]) => [words, true])];
     const rows = health.slice(0, 200).map((each) => [
       peerLabel(nameOf(app.model, each.peer), each.peer, false),
-      ...HEALTH.map(([metric]) => h("span", { class: each[metric].far ? "far" : null }, spark(each[metric].values, 56, 16), " ", (each[metric].far ? "◆ " : "") + formats[metric](each[metric].value))),
+      ...HEALTH.map(([metric]) => h("span", { class: each[metric].far ? "far" : null }, spark(each[metric].values, ...ranges[metric]), " ", (each[metric].far ? "◆ " : "") + formats[metric](each[metric].value))),
     ]);
     place.replaceChildren(scrolling("Learning health", table("Learning health", columns, rows)));
   };

@@ -31,7 +31,7 @@ export function mountWaterfall(app, section) {
     found = waterfall(series, narrow ? LANES_NARROW : LANES, narrow ? STEPS_NARROW : 20);
     view.say(waterfallSentence(found, (peer) => nameOf(app.model, peer)));
     note.textContent = found.hidden ? `Shown are the ${found.lanes.length} slowest of ${found.all.length} peers, and the median of all. The table has every peer.` : "";
-    const labels = narrow ? 86 : 136;
+    const labels = narrow ? 92 : 146;
     view.drawing.replaceChildren(drawLanes(app, found, width, labels, choose));
     showPicker(width, labels);
     showDetails();
@@ -50,7 +50,7 @@ export function mountWaterfall(app, section) {
     const focused = picker.contains(document.activeElement) ? Number(document.activeElement.dataset.step) : null;
     picker.style.paddingInlineStart = labels + "px";
     picker.replaceChildren(...found.steps.map(({ step, seconds }) => {
-      const button = h("button", { type: "button", "data-step": step, "aria-label": `Outer step ${step}`, onclick: () => choose(step), onkeydown: move }, ((width - labels) * seconds) / whole > 7 * String(step).length ? String(step) : "·");
+      const button = h("button", { type: "button", "data-step": step, "aria-label": `Outer step ${step}`, onclick: () => choose(step), onkeydown: move }, ((width - labels) * seconds) / whole > 8 * String(step).length + 4 ? String(step) : "·");
       button.style.width = (100 * seconds) / whole + "%";
       press(button, step === current);
       return button;
@@ -131,7 +131,7 @@ function drawLanes(app, found, width, labels, choose) {
   const root = svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, "aria-hidden": "true" });
   all.forEach((lane, number) => {
     const y = number * (LANE + GAP) + (lane === found.middle ? 6 : 0);
-    const name = lane.peer ? short(nameOf(app.model, lane.peer), labels < 100 ? 12 : 20) : "median";
+    const name = lane.peer ? short(nameOf(app.model, lane.peer), labels < 100 ? 14 : 22) : "median";
     root.append(svg("text", { x: 0, y: y + 14, class: lane.peer ? "lane" : "lane strong" }, name), ...drawLane(lane, found.steps, labels, width - labels, y, choose));
   });
   const whole = found.steps.reduce((sum, each) => sum + each.seconds, 0) || 1;
@@ -173,7 +173,7 @@ function tableRows(app, found) {
   const rows = (found ? found.all : []).map((lane) => {
     const cells = lane.cells.filter(Boolean);
     const sum = (name) => cells.reduce((total, row) => total + (row[name] || 0), 0);
-    return [peerLabel(nameOf(app.model, lane.peer), lane.peer), String(cells.length), ...PARTS.map(([part]) => duration(sum(part + "_ms") / 1000)), bytes(sum("bytes_up")), bytes(sum("bytes_down"))];
+    return [peerLabel(app.model.names.get(lane.peer), lane.peer), String(cells.length), ...PARTS.map(([part]) => duration(sum(part + "_ms") / 1000)), bytes(sum("bytes_up")), bytes(sum("bytes_down"))];
   });
   return [columns, rows];
 }

@@ -5,7 +5,7 @@ import { h, setText } from "./dom.mjs";
 import { act } from "./feed.mjs";
 import { last, median } from "./numbers.mjs";
 import { ownLane, partsSentence } from "./section_waterfall.mjs";
-import { bytes, clean, count, duration, known, percent } from "./text.mjs";
+import { bytes, clean, count, duration, known, percent, short, tick } from "./text.mjs";
 
 export function mountYou(app, section) {
   const facts = h("dl", { class: "facts" });
@@ -17,7 +17,7 @@ export function mountYou(app, section) {
   const rateWords = h("p", { class: "muted" });
   section.append(facts, lane, laneWords, rateWords, rate, controls, answer);
   const plot = chart(rate, {
-    height: 130, left: 40, x: String, y: count, range: (_, low, high) => [0, (high || 1) * 1.1],
+    height: 130, left: 40, x: String, y: tick, range: (_, low, high) => [0, (high || 1) * 1.1],
     lines: () => [{ label: "your tokens/s", ink: ink("c1"), width: 1.25, fill: ink("c1-soft") }],
   });
   let withButtons = null;
@@ -48,7 +48,7 @@ export function mountYou(app, section) {
     rate.hidden = rateWords.hidden = !values;
     if (!values) return;
     plot.show([throughput.step, values]);
-    const words = `Your node trains ${count(Math.round(last(values)))} tokens a second, its median is ${count(Math.round(median(values)))}.`;
+    const words = `In the newest outer step, ${count(Math.round(last(values)))} tokens a second of yours were accepted; the median is ${count(Math.round(median(values)))}.`;
     setText(rateWords, words);
     rate.setAttribute("aria-label", words);
   }
@@ -80,7 +80,7 @@ function button(words, onclick) {
 function factsOf({ you, status }) {
   return [
     ["Accepted tokens", count(you.tokens), known(you.share) ? `${percent(you.share)} of the run` : ""],
-    ["Now", clean((status || {}).state, 60) || "–", ""],
+    ["Role", short((status || {}).role, 12) || "seed", ""],
     ["Cost in 24 h", `${bytes(you.bytes_up_day)} up`, known(you.bytes_down_day) ? `${bytes(you.bytes_down_day)} down` : ""],
     ["Running for", known(you.hours) ? duration(you.hours * 3600) : "–", ""],
   ];

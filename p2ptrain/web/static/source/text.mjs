@@ -47,6 +47,11 @@ function digits3(value) {
   return value.toFixed(size >= 99.95 ? 0 : size >= 9.995 ? 1 : 2);
 }
 
+// The label of a tick: 1.2 G instead of 1.20 G.
+export function tick(value) {
+  return count(value).replace(/\.0+(?= |$)|(\.\d*?)0+(?= |$)/, "$1");
+}
+
 export function bytes(value) {
   if (!known(value)) return NONE;
   const text = count(value);
