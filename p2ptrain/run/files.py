@@ -22,6 +22,8 @@ from p2ptrain.run.hand_over import HAND_OVER_BYTES_MAX, HAND_OVERS_MAX, SignedHa
 from p2ptrain.run.published_run import Run
 
 T = TypeVar("T")
+Fsync = Callable[[int], None]
+"""Writes the file with this descriptor to the disk, like `os.fsync`."""
 
 AMENDMENTS_MAX = 128
 """Maximum number of amendments in a list: twice as many as a run can agree on."""
@@ -88,9 +90,11 @@ def load_allowlist(path: Path, run: Run) -> SignedAllowlist | None:
     return _load(path, lambda data: SignedAllowlist.from_bytes(data, run))
 
 
-def save_amendments(path: Path, amendments: Iterable[SignedAmendment]) -> None:
+def save_amendments(
+    path: Path, amendments: Iterable[SignedAmendment], *, fsync: Fsync = os.fsync
+) -> None:
     """Store `amendments` at `path`; they are durable on return."""
-    _replace(path, pack([each.to_bytes() for each in amendments]))
+    _replace(path, pack([each.to_bytes() for each in amendments]), fsync)
 
 
 def load_amendments(path: Path, run: Run) -> tuple[SignedAmendment, ...]:
@@ -142,9 +146,9 @@ def load_lists(path: Path, run: Run) -> tuple[SignedAllowlist, ...]:
     return _load(path, lists_in, LISTS_BYTES_MAX) or ()
 
 
-def save_denials(path: Path, denials: Iterable[SignedDenial]) -> None:
-    """Store the newest DENIALS_MAX of `denials` at `path`; they are durable on return."""
-    newest = sorted(denials, key=lambda each: each.denial.created_unix)[-DENIALS_MAX:]
+def save_denials(path: Path, denials: Iterable[SignedDenial], most: int = DENIALS_MAX) -> None:
+    """Store the newest `most` of `denials` at `path`; they are durable on return."""
+    newest = sorted(denials, key=lambda each: each.denial.created_unix)[-most:]
     _replace(path, pack([each.to_bytes() for each in newest]))
 
 
@@ -192,17 +196,17 @@ def _load(path: Path, decode: Callable[[bytes], T], bytes_max: int = SIGNED_BYTE
         ) from exc
 
 
-def _replace(path: Path, data: bytes) -> None:
+def _replace(path: Path, data: bytes, fsync: Fsync = os.fsync) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     # The organiser's tool and a node may write the same document at the same time.
     beside = path.with_name(f"{path.name}.new.{os.getpid()}")
     with beside.open("wb") as file:
         file.write(data)
         file.flush()
-        os.fsync(file.fileno())
+        fsync(file.fileno())
     os.replace(beside, path)
     folder = os.open(path.parent, os.O_RDONLY)
     try:
-        os.fsync(folder)
+        fsync(folder)
     finally:
         os.close(folder)

@@ -286,6 +286,7 @@ class OpenDoor(Admission):
 async def rig(
     folder: Path,
     *,
+    run: Run | None = None,
     seed: bool = False,
     allowed: Sequence[PeerId] = (ANN.peer, BOB.peer, CAI.peer),
     disk: Disk | None = None,
@@ -294,10 +295,11 @@ async def rig(
     clock: Callable[[], float] = trio.current_time,
     **settings: object,
 ) -> AsyncIterator[Rig]:
-    """Open the context of the organiser's own node, by default the run's only founder. `welcoming`:
-    whether the node admits every peer. `settings` are those of `publish`."""
+    """Open the context of the organiser's own node, by default the run's only founder. `run`: the
+    run that was published in this home, if any. `welcoming`: whether the node admits every peer.
+    `settings` are those of `publish`."""
     home = Home(folder / "home")
-    run = publish(home, allowed=allowed, **settings)
+    run = run or publish(home, allowed=allowed, **settings)
     identity = load_or_create(home.identity)
     config = NodeConfig(home.root, data_host="127.0.0.1", seed=seed, device="cpu")
     admission = (OpenDoor if welcoming else Admission)(home, identity.peer)
