@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TypeVar
 
-from p2ptrain.encoding import pack, unpack
+from p2ptrain.encoding import pack
 from p2ptrain.errors import ConfigError, RemoteProtocolError, RunMismatch
 from p2ptrain.run.allowlist import ALLOWLIST_BYTES_MAX, SignedAllowlist
 from p2ptrain.run.amendment import AMENDMENT_BYTES_MAX, SignedAmendment
 from p2ptrain.run.denial import DENIAL_BYTES_MAX, SignedDenial
-from p2ptrain.run.envelope import SIGNED_BYTES_MAX
+from p2ptrain.run.envelope import SIGNED_BYTES_MAX, documents_in
 from p2ptrain.run.grant import GRANTS_BYTES_MAX, SignedGrant, encode_grants, grants_in
 from p2ptrain.run.hand_over import HAND_OVER_BYTES_MAX, HAND_OVERS_MAX, SignedHandOver
 from p2ptrain.run.published_run import Run
@@ -73,7 +73,7 @@ def save_hand_overs(path: Path, hand_overs: Iterable[SignedHandOver]) -> None:
 def hand_overs_in(data: bytes, run: Run) -> tuple[SignedHandOver, ...]:
     """Return the hand-overs of `run` in a list that may come from any peer. Whether they are valid
     is not checked here. Raises RemoteProtocolError: at least one is malformed."""
-    items = _documents(data, "hand-overs", HAND_OVERS_MAX, HAND_OVERS_BYTES_MAX)
+    items = documents_in(data, "hand-overs", HAND_OVERS_MAX, HAND_OVERS_BYTES_MAX)
     return tuple(SignedHandOver.from_bytes(item, run.id) for item in items)
 
 
@@ -111,7 +111,7 @@ def amendments_in(data: bytes, run: Run) -> tuple[SignedAmendment, ...]:
     Raises:
         RunMismatch, RemoteProtocolError: at least one amendment is invalid, so the list is refused.
     """
-    items = _documents(data, "amendments", AMENDMENTS_MAX, AMENDMENTS_BYTES_MAX)
+    items = documents_in(data, "amendments", AMENDMENTS_MAX, AMENDMENTS_BYTES_MAX)
     return tuple(SignedAmendment.from_bytes(item, run) for item in items)
 
 
@@ -140,7 +140,7 @@ def load_lists(path: Path, run: Run) -> tuple[SignedAllowlist, ...]:
     """
 
     def lists_in(data: bytes) -> tuple[SignedAllowlist, ...]:
-        items = _documents(data, "allowlists", LISTS_MAX, LISTS_BYTES_MAX)
+        items = documents_in(data, "allowlists", LISTS_MAX, LISTS_BYTES_MAX)
         return tuple(SignedAllowlist.from_bytes(item, run) for item in items)
 
     return _load(path, lists_in, LISTS_BYTES_MAX) or ()
@@ -159,21 +159,10 @@ def load_denials(path: Path, run: Run) -> tuple[SignedDenial, ...]:
     """
 
     def denials_in(data: bytes) -> tuple[SignedDenial, ...]:
-        items = _documents(data, "denials", DENIALS_MAX, DENIALS_BYTES_MAX)
+        items = documents_in(data, "denials", DENIALS_MAX, DENIALS_BYTES_MAX)
         return tuple(SignedDenial.from_bytes(item, run) for item in items)
 
     return _load(path, denials_in, DENIALS_BYTES_MAX) or ()
-
-
-def _documents(data: bytes, what: str, most: int, bytes_max: int) -> list[bytes]:
-    """Return the encoded documents in a list. Raises RemoteProtocolError: it is not a list of at
-    most `most` documents."""
-    items = unpack(data, bytes_max=bytes_max)
-    if not isinstance(items, list) or not all(isinstance(item, bytes) for item in items):
-        raise RemoteProtocolError(f"{what} must be a list of signed documents")
-    if len(items) > most:
-        raise RemoteProtocolError(f"{len(items)} {what} exceed the limit of {most}")
-    return items
 
 
 def _load(path: Path, decode: Callable[[bytes], T], bytes_max: int = SIGNED_BYTES_MAX) -> T | None:

@@ -19,7 +19,7 @@ from p2ptrain.store import RecordLog, Store, StoreReader, digest_of
 from p2ptrain.testing.published import BLOCKS, policy, publish
 from tests.cli.conftest import fake_node
 from tests.cli.histories import make_history
-from tests.file_size import no_file_grows
+from tests.process_limits import no_file_grows
 
 
 @pytest.fixture

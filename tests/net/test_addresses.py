@@ -23,7 +23,7 @@ from p2ptrain.net.book import (
     PeerCache,
     newest_first,
 )
-from tests.file_size import no_file_grows
+from tests.process_limits import no_file_grows
 
 PEER = Identity.from_seed(b"p" * 32).peer
 OTHER = Identity.from_seed(b"o" * 32).peer

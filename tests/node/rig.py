@@ -87,6 +87,7 @@ class PaperNetwork:
     handlers: dict[str, Handler] = field(default_factory=dict)
     validators: dict[str, Callable[[PeerId, PeerId, bytes], bool]] = field(default_factory=dict)
     kept_hosts: list[tuple[str, ...]] = field(default_factory=list)
+    dialled: list[PeerId] = field(default_factory=list)
     dropped: list[PeerId] = field(default_factory=list)
     members: list[PeerId] = field(default_factory=list)
     floods: dict[PeerId, int] = field(default_factory=dict)
@@ -142,6 +143,9 @@ class PaperNetwork:
 
     def close_connections_except(self, hosts: Iterable[str]) -> None:
         self.kept_hosts.append(tuple(hosts))
+
+    async def connect_peer(self, peer: PeerId, *, deadline_s: float) -> None:
+        self.dialled.append(peer)
 
     def drop(self, peer: PeerId) -> None:
         self.dropped.append(peer)

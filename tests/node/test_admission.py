@@ -28,8 +28,8 @@ from p2ptrain.run import (
 )
 from p2ptrain.run.grant import GRANTS_MAX, delegations, encode_grants, merged_grants
 from p2ptrain.testing.published import publish
-from tests.file_size import no_file_grows
 from tests.node.rig import ANN, BOB, CAI, somebody
+from tests.process_limits import no_file_grows
 
 
 @pytest.fixture

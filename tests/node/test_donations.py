@@ -47,7 +47,6 @@ from p2ptrain.peers.protocol_names import INNER_PROTOCOL
 from p2ptrain.run.envelope import Signed
 from p2ptrain.trainer.formats.inner_bounds import check
 from p2ptrain.trainer.formats.inner_format import HEADER_BYTES, WARM, newest, path_of, steps_in
-from tests.file_size import no_file_grows
 from tests.node.rig import (
     ANN,
     BOB,
@@ -62,6 +61,7 @@ from tests.node.rig import (
 )
 from tests.node.training.test_training import know_data
 from tests.node.training.test_validating import TWO, commit
+from tests.process_limits import no_file_grows
 from tests.trainer.inner_states import trained, write_state
 
 HASTE = replace(QUICK, donor_again_s=0.01, donor_answer_s=0.3, hear_first_s=0.1)

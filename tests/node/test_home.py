@@ -11,7 +11,7 @@ import pytest
 
 from p2ptrain.archive.home import Home, sole_use
 from p2ptrain.errors import IdentityInUse
-from tests.file_size import no_file_grows
+from tests.process_limits import no_file_grows
 
 
 def test_error_of_a_second_node_names_the_process_id_of_the_first(

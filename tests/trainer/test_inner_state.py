@@ -13,7 +13,7 @@ from p2ptrain.ipc.frames import Frame, Load, Merge, Progress, Resumed, Train
 from p2ptrain.ipc.trainer_config import TrainerConfig
 from p2ptrain.state.layout import Layout
 from p2ptrain.trainer.formats import inner_format
-from tests.file_size import no_file_grows
+from tests.process_limits import no_file_grows
 from tests.rounding import of_additions
 
 if TYPE_CHECKING:

@@ -107,15 +107,10 @@ async def test_all_peers_are_dialled_when_the_first_connection_is_back(
 ) -> None:
     r = await new_rig(tmp_path)
     r.wait_for(connection_retry_s=1000.0, others_turn_s=0.0)
-    dialled: list[PeerId] = []
-
-    async def connect_peer(peer: PeerId, *, deadline_s: float) -> None:
-        dialled.append(peer)
-
-    r.network.connect_peer = connect_peer  # type: ignore[attr-defined]
     for peer in (ANN.peer, BOB.peer):
         r.network.remember(peer, ["/ip4/127.0.0.1/tcp/1"])
     nursery.start_soon(stay_connected, r.context)
+    dialled = r.network.dialled
     await settled(lambda: len(dialled) == 2)
     r.network.peers.add(ANN.peer)
     await settled(lambda: len(dialled) == 3)
@@ -148,18 +143,12 @@ async def test_peer_with_the_smaller_id_dials_first(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path)
-    dialled: list[PeerId] = []
-
-    async def connect_peer(peer: PeerId, *, deadline_s: float) -> None:
-        dialled.append(peer)
-
-    r.network.connect_peer = connect_peer  # type: ignore[attr-defined]
     for peer in (ANN.peer, BOB.peer, CAI.peer):
         r.network.remember(peer, ["/ip4/127.0.0.1/tcp/1"])
     nursery.start_soon(stay_connected, r.context)
     await trio.testing.wait_all_tasks_blocked()
     expected = {peer for peer in (ANN.peer, BOB.peer, CAI.peer) if r.context.me < peer}
-    assert set(dialled) == expected
+    assert set(r.network.dialled) == expected
 
 
 async def test_dials_are_bounded_and_members_do_not_wait_for_others(
@@ -184,7 +173,7 @@ async def test_dials_are_bounded_and_members_do_not_wait_for_others(
         await over.acquire()
 
     r.network.connected = connected  # type: ignore[method-assign]
-    r.network.connect_peer = connect_peer  # type: ignore[attr-defined]
+    r.network.connect_peer = connect_peer  # type: ignore[method-assign]
     for peer in [*crowd, ANN.peer]:
         r.network.remember(peer, ["/ip4/192.0.2.1/tcp/1"])
     nursery.start_soon(stay_connected, r.context)
