@@ -17,6 +17,7 @@ from p2ptrain.node.control.isolation_warning import notice_isolation
 from p2ptrain.node.control.left_out_warning import notice_left_out
 from p2ptrain.node.control.lost_vote_warning import notice_lost_vote
 from p2ptrain.node.control.progress_lines import print_progress
+from p2ptrain.node.control.series.recording import record_series
 from p2ptrain.node.control.slow_reduce_warning import notice_slow_reduce
 from p2ptrain.node.control.waiting import notice_waits
 from p2ptrain.node.forwarding.forwarding import answer_forwarded
@@ -113,6 +114,7 @@ async def run_tasks(
         for task in (notice_the_end, notice_isolation, notice_waits, watch_reach, keep_punching):
             nursery.start_soon(task, context)
         nursery.start_soon(print_progress, context, print_line)
+        nursery.start_soon(record_series, context)
         nursery.start_soon(hello_server.pass_requests_on, context)
         nursery.start_soon(keep_ports_mapped, context)
         nursery.start_soon(answer_meetings, context)

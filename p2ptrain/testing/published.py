@@ -6,7 +6,7 @@ import atexit
 import os
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -25,6 +25,7 @@ from p2ptrain.run import (
     RunManifest,
     SignedAllowlist,
     data_index,
+    load_allowlist,
     save_allowlist,
     save_run,
 )
@@ -159,6 +160,17 @@ def publish(home: Home, *, allowed: Sequence[PeerId] = (), **settings: object) -
         save_allowlist(home.allowlist, SignedAllowlist.publish(organiser, listed))
     save_run(home.manifest, run)
     return run
+
+
+def copy_run(first: Home, run: Run, others: Iterable[Home]) -> None:
+    """Copy `run`, which was published in `first`, with its allowlist and its content into the homes
+    of other nodes."""
+    listed = load_allowlist(first.allowlist, run)
+    assert listed is not None
+    for home in others:
+        save_run(home.manifest, run)
+        save_allowlist(home.allowlist, listed)
+        share_content(home)
 
 
 def share_content(home: Home) -> None:
