@@ -65,6 +65,12 @@ COMMANDS: tuple[Command | Group, ...] = (
     ),
     Command("watch", "watching.watch", "Follow a run without taking part in it.", "watch"),
     Command(
+        "report",
+        "watching.report",
+        "Write the run's page as files that any web host can serve.",
+        "report",
+    ),
+    Command(
         "doctor",
         "doctor",
         "Check whether this machine can take part, and say how to repair each fault.",
