@@ -46,6 +46,8 @@ class Home:
         self.peers: Final = root / "peers.json"  # addresses of peers met before
         self.journal: Final = root / "journal.jsonl"  # log of events
         self.control: Final = root / "control.sock"  # the socket of `p2ptrain status`
+        self.page: Final = root / "page.json"  # where the node's page is served
+        self.page_token: Final = root / "page.token"  # what the page's actions need
         self.lock: Final = root / "lock"  # held by the process that uses this home
         if to_make:
             root.mkdir(parents=True, exist_ok=True, mode=0o700)
