@@ -53,7 +53,7 @@ def test_every_option_reaches_the_configuration(
         *("--announce", "/n", "--data-listen", "[::1]:4202", "--seed", "--ranks", 2),
         *("--data-announce", "203.0.113.7:4203", "--relay-edges", 9, "--relay-per-day", "50GB"),
         *("--threads", 3, "--device", "cpu", "--limit-up", "8Mbit", "--run", "ab" * 32),
-        *("--no-wait", "--yes", "--mdns", "--no-port-mapping", "-v"),
+        *("--no-wait", "--yes", "--mdns", "--no-port-mapping", "--page-port", 4300, "-v"),
     )
     assert started == [
         NodeConfig(
@@ -75,6 +75,7 @@ def test_every_option_reaches_the_configuration(
             run=RunId("ab" * 32),
             assume_yes=True,
             mdns=True,
+            page_port=4300,
             verbose=True,
         )
     ]
@@ -96,6 +97,13 @@ def test_relaying_can_be_switched_off(
 ) -> None:
     p2ptrain("node", "--home", tmp_path, "--no-relay", "--relay-edges", 9)
     assert started == [NodeConfig(tmp_path, port_mapping=True, page_port=4280, relay_edges=0)]
+
+
+def test_page_can_be_switched_off(
+    p2ptrain: Command, started: list[NodeConfig], tmp_path: Path
+) -> None:
+    p2ptrain("node", "--home", tmp_path, "--no-page", "--page-port", 4300)
+    assert started == [NodeConfig(tmp_path, port_mapping=True)]
 
 
 def test_data_address_without_a_host_stands_for_all_addresses(
