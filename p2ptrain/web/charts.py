@@ -162,6 +162,7 @@ def step_event(history: History, row: Row) -> Row:
 
 
 def event(row: Row) -> Row:
+    """Return an event as the page gets it."""
     found = {name: capped.plain(each) for name, each in row.items()}
     return {**found, "name": name_of(str(row["peer"] or ""))}
 

@@ -67,13 +67,10 @@ class Facts:
     def snapshots(self) -> list[Row]:
         """Return the newest certified snapshots, newest first, with what the history says about
         their outer steps."""
-        found = []
+        found: list[Row] = []
         for snapshot in self._snapshots:
-            step = int(str(snapshot["step"]))
-            row = self._history.step(step - 1) if step else None
-            row = row or {}
-            loss = row.get("held_out", None) or row.get("loss", None)
-            facts = {"tokens": row.get("tokens_total"), "loss": capped.plain(loss), "copies": None}
+            tokens, loss = self._history.loss_before(int(str(snapshot["step"])))
+            facts = {"tokens": tokens, "loss": capped.plain(loss), "copies": None}
             found.append({**snapshot, **facts})
         return found
 

@@ -1,4 +1,4 @@
-"""The history of the run, as the node recorded it in `series.db`.
+"""The history of the run, as the node recorded it in `series.db`, in the form that the page gets.
 
 The file is read in the thread of the event loop: a query takes milliseconds, and nobody but the
 page's readers waits for it. If there is no file, or this version cannot read it, the history is
@@ -8,13 +8,13 @@ empty.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
-from urllib.parse import quote
+from typing import TypeVar
 
-SCHEMA = "1"
-BUSY_S = 1.0
+from p2ptrain.observe.series import SeriesReader, SeriesUnavailable, StepRow
+from p2ptrain.observe.series.rows import EventRow
+
 PEERS_MAX = 256
 SAMPLES_MAX = 5000
 
@@ -23,15 +23,62 @@ STEP_COLUMNS = (
     *("loss", "held_out", "learning_rate", "gradient_norm", "exchange_ms"),
     *("bytes_up", "bytes_down"),
 )
+SUMMED = {"tokens", "exchange_ms", "bytes_up", "bytes_down"}
+"""Columns that are sums in a row that covers several outer steps. The page gets means: a chart of
+sums would have jumps where the node has merged old rows."""
+
 PEER_COLUMNS = (
     *("step", "peer", "tokens", "train_ms", "data_wait_ms", "wait_ms", "exchange_ms", "fetch_ms"),
     *("apply_ms", "bytes_up", "bytes_down", "loss", "gradient_norm", "cosine"),
     *("quantisation_error", "mfu", "device", "version", "path"),
 )
-EVENT_COLUMNS = ("id", "time", "step", "kind", "peer", "text")
 SAMPLE_COLUMNS = ("step", "prompt", "peer", "text")
 
 Row = dict[str, object]
+Found = TypeVar("Found")
+
+
+class _Reader(SeriesReader):
+    """A reader of the series, with sums that only the page needs."""
+
+    def meta(self, key: str) -> str | None:
+        with self._translated():
+            found = self._connection.execute("SELECT value FROM meta WHERE key = ?", (key,))
+            row = found.fetchone()
+        return None if row is None else str(row[0])
+
+    def tokens_by_peer(self, first: int, width: int) -> list[tuple[int, str, int]]:
+        sql = (
+            "SELECT (step - ?1) / ?2, peer, sum(tokens) FROM peer_steps "
+            "WHERE step >= ?1 AND tokens > 0 GROUP BY 1, 2"
+        )
+        with self._translated():
+            return self._connection.execute(sql, (first, width)).fetchall()
+
+    def traffic(self, since: float) -> tuple[int | None, int | None]:
+        sql = "SELECT sum(bytes_up), sum(bytes_down) FROM steps WHERE time >= ?"
+        with self._translated():
+            up, down = self._connection.execute(sql, (since,)).fetchone()
+        return up, down
+
+    def busy_ms(self, peer: str, since: float) -> int | None:
+        sql = (
+            "SELECT sum(train_ms) FROM peer_steps JOIN steps USING (step) "
+            "WHERE peer = ? AND time >= ?"
+        )
+        with self._translated():
+            (found,) = self._connection.execute(sql, (peer, since)).fetchone()
+        return None if found is None else int(found)
+
+    def loss_before(self, step: int) -> tuple[int | None, float | None]:
+        """Return the certified tokens at outer step `step`, and the loss: held out, if known."""
+        sql = (
+            "SELECT tokens_total, coalesce(held_out, loss) FROM steps "
+            "WHERE step >= ? ORDER BY step LIMIT 1"
+        )
+        with self._translated():
+            found = self._connection.execute(sql, (step - 1,)).fetchone()
+        return (None, None) if found is None else (found[0], found[1])
 
 
 class History:
@@ -39,135 +86,107 @@ class History:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._connection: sqlite3.Connection | None = None
+        self._reader: _Reader | None = None
         self._inode = 0
         self._told: object = None
         self._version = 0
 
     def close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
 
     def version(self) -> int:
         """Return a number that grows when the file has changed."""
-        told = (self._rows("PRAGMA data_version"), self._inode)
+        told = (self._read(_Reader.version), self._inode)
         if told != self._told:
             self._told, self._version = told, self._version + 1
         return self._version
 
     def newest_step(self) -> int:
-        """Return the newest outer step; -1 if there is none."""
-        found = self._rows("SELECT max(step) FROM steps")
-        return -1 if not found or found[0][0] is None else int(found[0][0])
+        """Return the newest outer step; 0 if there is none."""
+        return self._read(_Reader.newest_step) or 0
 
     def steps(self, first: int) -> list[Row]:
         """Return the outer steps from `first` on, oldest first."""
-        sql = f"SELECT {', '.join(STEP_COLUMNS)} FROM steps WHERE step >= ? ORDER BY step"
-        return _named(STEP_COLUMNS, self._rows(sql, (first,)))
-
-    def step(self, step: int) -> Row | None:
-        """Return the row of one outer step, or of the group of steps in which it was merged."""
-        sql = f"SELECT {', '.join(STEP_COLUMNS)} FROM steps WHERE step >= ? ORDER BY step LIMIT 1"
-        found = _named(STEP_COLUMNS, self._rows(sql, (step,)))
-        return found[0] if found else None
+        return [_step(row) for row in self._read(lambda reader: reader.steps(first)) or []]
 
     def peer_steps(self, first: int, last: int) -> list[Row]:
         """Return the rows of all peers for the outer steps from `first` to `last`, without the
         values that are unknown."""
-        sql = (
-            f"SELECT {', '.join(PEER_COLUMNS)} FROM peer_steps WHERE step BETWEEN ? AND ? "
-            f"ORDER BY step, peer LIMIT {(last - first + 1) * PEERS_MAX}"
-        )
-        rows = _named(PEER_COLUMNS, self._rows(sql, (first, last)))
-        return [{name: each for name, each in row.items() if each is not None} for row in rows]
+        rows = self._read(lambda reader: reader.peer_steps(first, last)) or []
+        return [_known(row, PEER_COLUMNS) for row in rows[: (last - first + 1) * PEERS_MAX]]
 
     def tokens_by_peer(self, first: int, width: int) -> list[tuple[int, str, int]]:
         """Return the certified tokens of each peer in each group of `width` outer steps from
         `first` on: the number of the group, the peer, its tokens."""
-        sql = (
-            "SELECT (step - ?1) / ?2, peer, sum(tokens) FROM peer_steps "
-            "WHERE step >= ?1 AND tokens > 0 GROUP BY 1, 2"
-        )
-        return [(int(n), str(peer), int(sum_)) for n, peer, sum_ in self._rows(sql, (first, width))]
+        return self._read(lambda reader: reader.tokens_by_peer(first, width)) or []
 
     def contributions(self, since: float | None) -> list[tuple[str, int, int]]:
         """Return each peer with its certified tokens and its number of outer steps, most tokens
         first: in the whole series, or in the steps that ended after `since` (Unix seconds)."""
-        sql = (
-            "SELECT peer, sum(peer_steps.tokens), count(*) FROM peer_steps JOIN steps USING (step) "
-            "WHERE peer_steps.tokens > 0 AND (?1 IS NULL OR time >= ?1) "
-            "GROUP BY peer ORDER BY 2 DESC, peer"
-        )
-        found = self._rows(sql, (since,))
-        return [(str(peer), int(tokens), int(steps)) for peer, tokens, steps in found]
+        found = self._read(lambda reader: reader.contributions(since)) or []
+        return [(each.peer, each.tokens, each.steps) for each in found]
 
-    def own_traffic(self, since: float) -> tuple[int, int] | None:
+    def own_traffic(self, since: float) -> tuple[int | None, int | None]:
         """Return the bytes that this node sent and received in the outer steps that ended after
-        `since`; None if there are none."""
-        sql = "SELECT sum(bytes_up), sum(bytes_down) FROM steps WHERE time >= ?"
-        found = self._rows(sql, (since,))
-        if not found or found[0][0] is None:
-            return None
-        return int(found[0][0]), int(found[0][1] or 0)
+        `since`. None: unknown."""
+        return self._read(lambda reader: reader.traffic(since)) or (None, None)
 
     def busy_ms(self, peer: str, since: float) -> int | None:
         """Return the milliseconds for which `peer` computed, by its own word, in the outer steps
         that ended after `since`."""
-        sql = (
-            "SELECT sum(train_ms) FROM peer_steps JOIN steps USING (step) "
-            "WHERE peer = ? AND time >= ?"
-        )
-        found = self._rows(sql, (peer, since))
-        return None if not found or found[0][0] is None else int(found[0][0])
+        return self._read(lambda reader: reader.busy_ms(peer, since))
 
-    def events(self, before: int, limit: int) -> list[Row]:
+    def loss_before(self, step: int) -> tuple[int | None, float | None]:
+        """Return the certified tokens and the loss of the model before outer step `step`."""
+        return self._read(lambda reader: reader.loss_before(step)) or (None, None)
+
+    def events(self, before: int | None, limit: int) -> list[Row]:
         """Return the newest events whose id is less than `before`, newest first."""
-        return self._events("id < ? ORDER BY id DESC", before, limit)
+        return _events(self._read(lambda reader: reader.events(before=before, limit=limit)) or [])
 
     def events_after(self, known: int, limit: int) -> list[Row]:
         """Return the events whose id is greater than `known`, oldest first."""
-        return self._events("id > ? ORDER BY id", known, limit)
-
-    def _events(self, where: str, edge: int, limit: int) -> list[Row]:
-        sql = f"SELECT {', '.join(EVENT_COLUMNS)} FROM events WHERE {where} LIMIT ?"
-        return _named(EVENT_COLUMNS, self._rows(sql, (edge, limit)))
+        return _events(self._read(lambda reader: reader.events_after(known, limit=limit)) or [])
 
     def samples(self) -> list[Row]:
         """Return the newest samples, oldest first."""
-        sql = (
-            f"SELECT {', '.join(SAMPLE_COLUMNS)} FROM samples "
-            f"ORDER BY step DESC, prompt DESC LIMIT {SAMPLES_MAX}"
-        )
-        return _named(SAMPLE_COLUMNS, self._rows(sql))[::-1]
+        rows = self._read(_Reader.samples) or []
+        return [_known(row, SAMPLE_COLUMNS) for row in rows[-SAMPLES_MAX:]]
 
     def meta(self, key: str) -> str | None:
-        found = self._rows("SELECT value FROM meta WHERE key = ?", (key,))
-        return str(found[0][0]) if found else None
+        return self._read(lambda reader: reader.meta(key))
 
-    def _rows(self, sql: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+    def _read(self, question: Callable[[_Reader], Found]) -> Found | None:
+        """Return the answer to a question; None if there is no series that can be read."""
         try:
-            return self._connected().execute(sql, values).fetchall()
-        except (OSError, sqlite3.Error, _NoSeries):
+            return question(self._opened())
+        except (OSError, SeriesUnavailable, sqlite3.Error):
             self.close()
-            return []
+            return None
 
-    def _connected(self) -> sqlite3.Connection:
+    def _opened(self) -> _Reader:
         inode = self._path.stat().st_ino
-        if self._connection is None or inode != self._inode:
+        if self._reader is None or inode != self._inode:
             self.close()
-            name = f"file:{quote(str(self._path.absolute()))}?mode=ro"
-            self._connection = sqlite3.connect(name, uri=True, timeout=BUSY_S, isolation_level=None)
-            self._inode = inode
-            told = self._connection.execute("SELECT value FROM meta WHERE key = 'schema'")
-            if told.fetchone() != (SCHEMA,):
-                raise _NoSeries
-        return self._connection
+            self._reader, self._inode = _Reader(self._path), inode
+        return self._reader
 
 
-class _NoSeries(Exception):
-    """The file has a schema that this version cannot read."""
+def _step(row: StepRow) -> Row:
+    found = {name: getattr(row, name) for name in STEP_COLUMNS}
+    if row.covers > 1:
+        for name in SUMMED:
+            found[name] = None if found[name] is None else round(found[name] / row.covers)
+    return found
 
 
-def _named(columns: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> list[Row]:
-    return [dict(zip(columns, row, strict=True)) for row in rows]
+def _known(row: object, columns: Iterable[str]) -> Row:
+    found = ((name, getattr(row, name)) for name in columns)
+    return {name: value for name, value in found if value is not None}
+
+
+def _events(rows: Iterable[tuple[int, EventRow]]) -> list[Row]:
+    names = ("time", "step", "kind", "peer", "text")
+    return [{"id": number, **{name: getattr(row, name) for name in names}} for number, row in rows]

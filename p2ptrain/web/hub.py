@@ -25,14 +25,17 @@ from p2ptrain.web.stream import Clients, Compression, event
 LOOK_S = 0.5
 """Seconds between two looks at the history. A look costs 50 µs if nothing has changed."""
 
-STATE_S_MIN, STATE_S_MAX = 1.0, 10.0
-"""Shortest and longest time between two states."""
+STATE_S_MIN, STATE_S_MAX = 1.0, 5.0
+"""Shortest and longest time between two states. The page turns grey after 10 s without one."""
 
 BYTES_PER_S = 300.0
 """Compressed bytes that a reader may cost on average: about 1 MB an hour."""
 
 AGAIN_S = 5.0
 """An outer step is sent again if reports of its members have arrived later, but only this often."""
+
+ANSWER_S = 2.0
+"""Seconds to wait for the node. After that, readers learn how old the last answer is."""
 
 EVENTS_MAX = 50
 """Maximum number of new events that are sent at once. A reader asks for older ones."""
@@ -129,7 +132,7 @@ class Hub:
         self._version, self._told_s = self.history.version(), self._clock()
         newest = self.history.newest_step()
         self._sent = {step: _Sent("", -1e9) for step in (newest - 1, newest)}
-        events = self.history.events(1 << 53, 1)
+        events = self.history.events(None, 1)
         self._event_id = int(str(events[0]["id"])) if events else 0
 
     async def _send_news(self) -> None:
@@ -141,7 +144,8 @@ class Hub:
             self._send_events(now)
         if stepped or self._budget.allows(self._told_s, now):
             serial = self.serial
-            await self.look(0.0 if stepped else STATE_S_MIN / 2)
+            with trio.move_on_after(ANSWER_S):
+                await self.look(0.0 if stepped else STATE_S_MIN / 2)
             data = to_json(self.state())
             if stepped or self.serial != serial or now >= self._told_s + STATE_S_MAX:
                 self._told_s = now

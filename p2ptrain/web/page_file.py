@@ -40,7 +40,8 @@ def page_of(body: bytes) -> Page:
     styles = " ".join(map(_source, inline.styles)) or "'none'"
     policy = (
         f"default-src 'none'; script-src {scripts}; style-src {styles}; img-src data:; "
-        "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+        "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+        "require-trusted-types-for 'script'"
     )
     tag = hashlib.sha256(body).hexdigest()[:16]
     return Page(body, gzip.compress(body, mtime=0), policy, tag)

@@ -73,13 +73,13 @@ def sentence(status: Row | None, heard_s_ago: float | None) -> str:
 
 def _you(status: Row, history: History, now: float) -> Row:
     tokens, total = _count(status.get("tokens")), _count(status.get("tokens_total"))
-    traffic = history.own_traffic(now - DAY_S)
+    bytes_up, bytes_down = history.own_traffic(now - DAY_S)
     busy_ms = history.busy_ms(str(status.get("peer")), now - DAY_S)
     return {
         "tokens": tokens,
         "share": capped.number(tokens / total) if total else 0.0,
-        "bytes_up_day": traffic and traffic[0],
-        "bytes_down_day": traffic and traffic[1],
+        "bytes_up_day": bytes_up,
+        "bytes_down_day": bytes_down,
         "hours": None if busy_ms is None else round(busy_ms / 3.6e6, 2),
     }
 

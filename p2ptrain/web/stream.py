@@ -22,7 +22,7 @@ CLIENTS_MAX = 32
 QUEUE_MAX = 16
 """Maximum number of events that wait for one client: several seconds of them."""
 
-BEAT_S = 15.0
+BEAT_S = 5.0
 """Seconds of silence after which a comment is sent, so that a dead connection is noticed."""
 
 BEAT = b": still here\n\n"
