@@ -46,7 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
         with bind(HOST, given.port) as sock:
             port = int(sock.getsockname()[1])
             lock = _announce(home.page, port)
-            sys.stdout.write(json.dumps({"port": port}) + "\n")
+            sys.stdout.write(f"port {port}\n")
             sys.stdout.flush()
             hub = Hub(home)
             app = make_app(hub, home, load_page(), token)

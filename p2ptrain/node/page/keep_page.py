@@ -7,7 +7,7 @@ process is started again after a pause that grows. Nothing here ends the node.
 
 from __future__ import annotations
 
-import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -30,6 +30,9 @@ START_S = 120.0
 """Seconds in which the process must name its port: it loads slowly while trainers use all cores."""
 
 END_S = 3.0
+
+
+_PORT = re.compile(rb"port (\d{1,5})\n")
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,12 +157,9 @@ async def _first_line(output: trio.abc.ReceiveStream) -> bytes:
 
 def _port_in(said: bytes) -> int | None:
     """Return the port that the process named; None if it said something else."""
-    try:
-        found = json.loads(said.partition(b"\n")[0])
-    except ValueError:
-        return None
-    port = found.get("port") if isinstance(found, dict) else None
-    return port if isinstance(port, int) and 0 < port < 65536 else None
+    found = _PORT.match(said)
+    port = int(found[1]) if found else 0
+    return port if 0 < port < 65536 else None
 
 
 async def _end(process: trio.Process) -> None:
