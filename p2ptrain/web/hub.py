@@ -91,7 +91,7 @@ class Hub:
                 return
             self._asked_s = self._clock()
             try:
-                reply = await ask(self._home.control, "status")
+                reply = await ask(self._home.control, "brief-status")
             except P2PTrainError:
                 return
             if "error" not in reply:

@@ -64,7 +64,7 @@ class FakeNode:
         request = json.loads(await stream.receive_some(65_536))
         self.asked.append(request)
         match request["command"]:
-            case "status":
+            case "brief-status":
                 reply = self.says.to_json()
             case "invitation":
                 reply = {"invitation": "p2ptrain:1abc", "warnings": []}

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 
 from p2ptrain.web.hub import ByteBudget
 from p2ptrain.web.stream import CLIENTS_MAX, QUEUE_MAX, Client, Clients
