@@ -34,10 +34,8 @@ async def status(context: Context, *, wall: Callable[[], float] = time) -> NodeS
 def brief_status(
     context: Context, digest: str | None = None, *, wall: Callable[[], float] = time
 ) -> NodeStatus:
-    """Return the status with this digest of θ and m. Without one, the status has the digest only if
-    it is known: the page asks often, and hashing a large model takes a second."""
+    """Return the status for the page. Without `digest`, it is only in the status if it is known."""
     state = context.ledger.snapshot
-    agreement = context.ledger.core.status(context.now())
     wait = waiting.current_wait(context, wall())
     validation = context.trainer.validation.newest
     newest = context.trainer.progress
@@ -72,7 +70,7 @@ def brief_status(
         learning=asdict(context.reduce.comparison) if context.reduce.comparison else {},
         waits_for="" if wait is None else wait.words(wall()),
         waiting={} if wait is None else wait.to_json(),
-        branch=branch_warning.in_words(agreement.branch, context.ledger.core),
+        branch=_branch(context),
         amended=amendment_gossip.in_words(context),
         averaging=ring_order.in_words(context),
         asking=_asking(context),
@@ -92,6 +90,11 @@ def brief_status(
         warnings=tuple(each.words for each in cautions),
         cautions=cautions,
     )
+
+
+def _branch(context: Context) -> str:
+    agreement = context.ledger.core.status(context.now())
+    return branch_warning.in_words(agreement.branch, context.ledger.core)
 
 
 def _who(context: Context) -> tuple[PeerId, str, str, str]:

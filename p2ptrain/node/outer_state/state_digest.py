@@ -12,7 +12,8 @@ takes over a second. The digests of such a model's states can be read from its s
 
 
 def known_digest(outer: Outer) -> str:
-    """Return the digest of θ and m if it has been computed for this outer step; otherwise ""."""
+    """Return the digest of θ and m if it has been computed for this outer step; otherwise "". The
+    page asks often, and hashing a large model takes a second."""
     known = outer.digest
     return known[1] if known is not None and known[0] == outer.step and not outer.moving else ""
 

@@ -31,7 +31,7 @@ GARBAGE = "import sys; print('[' * 100_000); sys.stdin.read()"
 
 @dataclass
 class Kept:
-    """What a kept page printed. `starts` are the ports that each process was asked to try."""
+    """A page that is kept, and the lines it printed. `starts` are the ports that were asked for."""
 
     folder: Path
     program: str
