@@ -37,6 +37,10 @@ AGAIN_S = 5.0
 ANSWER_S = 2.0
 """Seconds to wait for the node. After that, readers learn how old the last answer is."""
 
+STEPS_MAX = 10
+"""Maximum number of new outer steps that are sent at once. A node that catches up has more of them;
+a reader then asks for the series again."""
+
 EVENTS_MAX = 50
 """Maximum number of new events that are sent at once. A reader asks for older ones."""
 
@@ -83,6 +87,7 @@ class Hub:
         self._budget, self._gauge = ByteBudget(), Compression()
         self._version, self._event_id = -1, 0
         self._sent: dict[int, _Sent] = {}
+        self._news: list[bytes] = []
 
     async def look(self, age_s_max: float = STATE_S_MIN) -> None:
         """Ask the node for its status, unless it was asked less than `age_s_max` ago."""
@@ -141,7 +146,8 @@ class Hub:
         if version != self._version or self._owes_reports(now):
             self._version = version
             stepped = self._send_steps(now)
-            self._send_events(now)
+            self._send_events()
+            self._offer(now)
         if stepped or self._budget.allows(self._told_s, now):
             serial = self.serial
             with trio.move_on_after(ANSWER_S):
@@ -149,7 +155,8 @@ class Hub:
             data = to_json(self.state())
             if stepped or self.serial != serial or now >= self._told_s + STATE_S_MAX:
                 self._told_s = now
-                self._offer(event("state", data), now)
+                self._news.append(event("state", data))
+                self._offer(now)
 
     def _owes_reports(self, now: float) -> bool:
         """Return whether it is time to look again at a step whose reports may have arrived."""
@@ -158,26 +165,33 @@ class Hub:
     def _send_steps(self, now: float) -> bool:
         """Send new outer steps, and the newest two again if reports have arrived since. Return
         whether there is a new one."""
-        newest, before = self.history.newest_step(), max(self._sent, default=-1)
-        for row in self.history.steps(max(newest - 1, min(self._sent, default=0), 0))[-2:]:
+        newest, before = self.history.newest_step(), max(self._sent)
+        for row in self.history.steps(max(min(self._sent), newest - STEPS_MAX + 1)):
             step = int(str(row["step"]))
-            sent = self._sent.get(step, _Sent("", -1e9))
-            if sent.data and now < sent.at_s + AGAIN_S:
-                continue
-            data = to_json(charts.step_event(self.history, row))
-            if step in self._sent and not sent.data and step <= before:
-                self._sent[step] = _Sent(data, -1e9)  # The client has it from the series.
-            elif data != sent.data:
-                self._sent[step] = _Sent(data, now)
-                self._offer(event("step", data), now)
-        self._sent = {step: each for step, each in self._sent.items() if step >= newest - 1}
+            sent = self._sent.get(step)
+            if sent is None or (sent.data and now >= sent.at_s + AGAIN_S):
+                self._send_step(row, sent, now)
+            elif not sent.data:  # The client has it from the series.
+                self._sent[step] = _Sent(to_json(charts.step_event(self.history, row)), -1e9)
+        kept = range(newest - 1, newest + 1)
+        self._sent = {step: each for step, each in self._sent.items() if step in kept}
+        self._sent.setdefault(newest, _Sent("", -1e9))
         return newest > before
 
-    def _send_events(self, now: float) -> None:
+    def _send_step(self, row: Row, sent: _Sent | None, now: float) -> None:
+        data = to_json(charts.step_event(self.history, row))
+        if sent is None or data != sent.data:
+            self._sent[int(str(row["step"]))] = _Sent(data, now)
+            self._news.append(event("step", data))
+
+    def _send_events(self) -> None:
         for row in self.history.events_after(self._event_id, EVENTS_MAX):
             self._event_id = int(str(row["id"]))
-            self._offer(event("event", to_json(charts.event(row))), now)
+            self._news.append(event("event", to_json(charts.event(row))))
 
-    def _offer(self, data: bytes, now: float) -> None:
-        self._budget.spend(len(self._gauge(data)), now)
-        self.clients.offer(data)
+    def _offer(self, now: float) -> None:
+        """Send all news at once: a reader's queue has room for a few looks, not for many events."""
+        data, self._news = b"".join(self._news), []
+        if data:
+            self._budget.spend(len(self._gauge(data)), now)
+            self.clients.offer(data)

@@ -110,6 +110,7 @@ def _handler(app: ASGIApp) -> Callable[..., Any]:
     config = Config()
     config.keep_alive_timeout = IDLE_S
     config.h11_max_incomplete_size = HEADERS_BYTES_MAX
+    config.h2_max_concurrent_streams = 4
     config.include_server_header = False
     config.loglevel = "ERROR"
     wrapped: Any = wrap_app(app, 0, "asgi")  # type: ignore[arg-type]  # the same ASGI, other types

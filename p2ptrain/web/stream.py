@@ -20,7 +20,7 @@ CLIENTS_MAX = 32
 """Maximum number of clients. Each costs about 300 kB, most of it for compression."""
 
 QUEUE_MAX = 16
-"""Maximum number of events that wait for one client: several seconds of them."""
+"""Maximum number of pieces that wait for one client: the news of several seconds."""
 
 BEAT_S = 5.0
 """Seconds of silence after which a comment is sent, so that a dead connection is noticed."""

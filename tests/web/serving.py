@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import socket
+import time
 import zlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -86,9 +87,20 @@ def step_rows(step: int) -> list[Row]:
 
 
 @dataclass
+class Clock:
+    """The clock of the hub, which a test can put forward."""
+
+    ahead_s: float = 0.0
+
+    def __call__(self) -> float:
+        return time.monotonic() + self.ahead_s
+
+
+@dataclass
 class Served:
     """A served page."""
 
+    clock: Clock
     home: Home
     node: FakeNode
     port: int
@@ -143,7 +155,8 @@ async def served(
     listeners = [trio.SocketListener(control)]
     nursery.start_soon(trio.serve_listeners, node.answer, listeners)
     with bind("127.0.0.1", 0) as sock:
-        hub = Hub(home)
+        clock = Clock()
+        hub = Hub(home, clock)
         app = make_app(hub, home, load_page(), TOKEN)
 
         async def serve_it() -> None:
@@ -152,7 +165,7 @@ async def served(
         nursery.start_soon(serve_it)
         nursery.start_soon(hub.watch)
         try:
-            yield Served(home, node, int(sock.getsockname()[1]), hub, writer)
+            yield Served(clock, home, node, int(sock.getsockname()[1]), hub, writer)
         finally:
             writer.close()
             hub.history.close()

@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from p2ptrain.web.hub import ByteBudget
+from p2ptrain.web.hub import STEPS_MAX, ByteBudget
 from p2ptrain.web.stream import CLIENTS_MAX, QUEUE_MAX, Client, Clients
 from tests.web.serving import Events, served, step_rows
 
@@ -34,6 +34,35 @@ async def test_commit_reaches_the_reader_of_the_stream(
     assert set(step["peers"][0]) == {"step", "peer", "tokens", "train_ms", "name"}
     assert event["text"] == "A peer joined."
     assert later["serial"] > first["serial"]
+
+
+async def test_reports_that_arrive_after_the_commit_are_sent_later(
+    nursery: trio.Nursery, tmp_path: Path
+) -> None:
+    async with served(tmp_path, nursery) as page, await page.connect() as stream:
+        await stream.send_all(page.request("/api/v1/stream"))
+        events = Events(stream, compressed=False)
+        await events.next("state")
+        row, *reports = step_rows(6)
+        page.writer.write([row])
+        first = await events.next("step")
+        page.writer.write(reports)
+        page.clock.ahead_s = 6.0
+        later = await events.next("step")
+    assert (first["step"]["step"], first["peers"]) == (6, [])
+    assert (later["step"]["step"], len(later["peers"])) == (6, 3)
+
+
+async def test_node_that_catches_up_sends_its_newest_steps(
+    nursery: trio.Nursery, tmp_path: Path
+) -> None:
+    async with served(tmp_path, nursery) as page, await page.connect() as stream:
+        await stream.send_all(page.request("/api/v1/stream"))
+        events = Events(stream, compressed=False)
+        await events.next("state")
+        page.writer.write([row for step in range(6, 106) for row in step_rows(step)])
+        steps = [(await events.next("step"))["step"]["step"] for _ in range(STEPS_MAX)]
+    assert steps == list(range(96, 106))
 
 
 async def test_readers_above_the_limit_are_refused(nursery: trio.Nursery, tmp_path: Path) -> None:
