@@ -64,10 +64,12 @@ def sentence(status: Row | None, heard_s_ago: float | None) -> str:
         return "The node has not answered yet."
     if heard_s_ago >= FRESH_S:
         return f"The node has not answered for {duration(heard_s_ago)}."
-    name = str(status.get("state") or status.get("state_name") or "unknown")
-    steps = status.get("outer_steps")
+    steps, waits_for = status.get("outer_steps"), str(status.get("waits_for") or "")
+    name = str(status.get("state") or "unknown")
+    if waits_for and status.get("state_name") == "standing by":
+        name = "standing by"  # The state in words says the same as `waits_for`.
     where = f"step {status.get('outer_step')} of {steps}" if steps else ""
-    told = [each for each in (where, str(status.get("waits_for") or "")) if each]
+    told = [each for each in (where, waits_for) if each]
     return name[:1].upper() + name[1:] + (": " + "; ".join(told) if told else "")
 
 

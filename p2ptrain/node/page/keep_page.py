@@ -106,10 +106,11 @@ class _Keeper:
         except OSError as exc:
             return f"it cannot be started: {exc.strerror or exc}"
         try:
-            return await self._follow(process)
+            said = await self._follow(process)
         finally:
             with trio.CancelScope(shield=True):
                 await _end(process)
+        return said.strip() or f"it ended with status {process.returncode}"
 
     async def _follow(self, process: trio.Process) -> str:
         output = process.stdout

@@ -85,6 +85,8 @@ async def test_killed_page_is_started_again_at_its_port(tmp_path: Path) -> None:
     assert kept.lines[1].startswith("the page has ended; it is started again in")
     assert kept.starts == [4280, 4281]
     assert children() == []
+    reasons = [each.get("reason") for each in newest_records(tmp_path / "journal.jsonl")]
+    assert reasons == [None, f"it ended with status {-signal.SIGKILL}"]
 
 
 async def test_url_is_printed_once_while_the_port_stays(tmp_path: Path) -> None:
