@@ -45,6 +45,7 @@ class Home:
         self.starts: Final = root / "starts"  # how many times this identity was started
         self.peers: Final = root / "peers.json"  # addresses of peers met before
         self.journal: Final = root / "journal.jsonl"  # log of events
+        self.series: Final = root / "series.db"  # the history of the run, for charts
         self.control: Final = root / "control.sock"  # the socket of `p2ptrain status`
         self.page: Final = root / "page.json"  # where the node's page is served
         self.page_token: Final = root / "page.token"  # what the page's actions need
