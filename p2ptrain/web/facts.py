@@ -7,6 +7,7 @@ signatures of the ledger are not verified again here: `p2ptrain verify` does tha
 from __future__ import annotations
 
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 import trio
@@ -84,7 +85,7 @@ def _loaded(manifest: Path) -> Run | None:
 
 def run_facts(run: Run) -> Row:
     manifest, model = run.manifest, run.manifest.model
-    told = {name: _text_of(manifest, name) for name in ("description", "licence", "contact")}
+    about = {name: capped.text(text) for name, text in asdict(manifest.about).items()}
     words = (
         f"{model.layers} layers of width {model.width}, {model.heads} heads, "
         f"vocabulary {model.vocab}, context {model.sequence}"
@@ -95,12 +96,8 @@ def run_facts(run: Run) -> Row:
         "organiser": label(manifest.organiser),
         "model": words,
         "steps": manifest.outer.steps,
-        **told,
+        **about,
     }
-
-
-def _text_of(manifest: object, name: str) -> str:
-    return capped.text(str(getattr(manifest, name, "")))
 
 
 def snapshots_in(ledger: Path) -> list[Row]:

@@ -8,21 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from p2ptrain.web.facts import Facts
-from p2ptrain.web.history import History, Row
-from p2ptrain.web.node_client import ask
-from p2ptrain.web.state import bounded, state
-
 from p2ptrain.archive.home import Home
 from p2ptrain.errors import P2PTrainError
 from p2ptrain.ids import PeerId
 from p2ptrain.run import Run
 from p2ptrain.web import charts
+from p2ptrain.web.facts import Facts
+from p2ptrain.web.history import History, Row
+from p2ptrain.web.node_client import ask
 from p2ptrain.web.report.without_names import without_names
+from p2ptrain.web.state import bounded, state
 
 EVENTS_MAX = 200
 
-PRIVATE = {
+PRIVATE: Row = {
     "asking": [],
     "warnings": [],
     "cautions": [],

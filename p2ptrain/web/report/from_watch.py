@@ -28,15 +28,12 @@ class WatchReport:
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._steps: dict[int, tuple[WatchedStep, float | None]] = {}
-        """The outer steps, each with the Unix time at which it was seen to end, if it was."""
-        self._began = False
+        self._steps: dict[int, tuple[WatchedStep, float]] = {}
+        """The outer steps, each with the Unix time at which this process learned that it ended."""
 
     def note(self, steps: Sequence[WatchedStep], *, now: float | None = None) -> None:
-        """Take in the outer steps that have ended since the last call. The first ones may have
-        ended at any time."""
-        at = (time.time() if now is None else now) if self._began else None
-        self._began = self._began or bool(steps)
+        """Take in the outer steps that have ended since the last call."""
+        at = time.time() if now is None else now
         self._steps |= {step.step: (step, at) for step in steps}
         for old in list(self._steps)[:-STEPS_SHOWN_MAX]:
             del self._steps[old]
@@ -56,7 +53,7 @@ class WatchReport:
         named: Row = without_names(body, ledger.state.tokens_by_peer)
         return named
 
-    def _row(self, step: WatchedStep, at: float | None) -> Row:
+    def _row(self, step: WatchedStep, at: float) -> Row:
         held_out = step.held_out
         return {
             "step": step.step,
@@ -134,7 +131,13 @@ class WatchReport:
             else {"step": chain.snapshot.step, "digest": chain.snapshot.digest}
         )
         members = [
-            {"peer": peer, "name": peer_name(peer), "state": "member"} for peer in chain.members
+            {
+                "peer": peer,
+                "peer_name": peer_name(peer),
+                "role": "voter" if peer in chain.voters else "learner",
+                "state": "member",
+            }
+            for peer in chain.members
         ]
         return {
             "schema": 1,
