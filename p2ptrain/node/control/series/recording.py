@@ -17,6 +17,7 @@ import trio
 from p2ptrain.ids import PeerId
 from p2ptrain.node.control.series.closed_steps import ClosedStep, ClosedSteps
 from p2ptrain.node.control.series.happenings import Happenings, about
+from p2ptrain.node.control.series.learning import learn_history
 from p2ptrain.node.control.series.own_report import report_of, row_of
 from p2ptrain.node.state.context import Context
 from p2ptrain.observe.cautions import Caution
@@ -56,9 +57,11 @@ async def record_series(context: Context, *, wall: Callable[[], float] = time) -
         book = SeriesBook(context, recorder, wall, known)
         with context.journal.followed(book.note):
             await book.record_known()
-            while True:
-                book.look()
-                await context.changes.wait(at_most_s=LOOK_S)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(learn_history, context, recorder)
+                while True:
+                    book.look()
+                    await context.changes.wait(at_most_s=LOOK_S)
     finally:
         context.state.own_report = None
         with trio.CancelScope(shield=True):
