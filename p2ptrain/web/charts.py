@@ -167,13 +167,18 @@ def event(row: Row) -> Row:
     return {**found, "name": name_of(str(row["peer"] or ""))}
 
 
-def samples(history: History) -> Row:
-    """Return the body of `/api/v1/samples`. Samples are texts that a model wrote: anything."""
+def samples(history: History, prompts: Sequence[str] = ()) -> Row:
+    """Return the body of `/api/v1/samples`. Samples are texts that a model wrote: anything.
+    `prompts` are those of the manifest; by default, those that the series names."""
     rows = [
         {**row, "peer": capped.text(str(row["peer"]), 80), "text": _sample_text(row)}
         for row in history.samples()
     ]
-    return {"schema": 1, "prompts": _prompts(history), "samples": rows[-SAMPLES_MAX:]}
+    return {
+        "schema": 1,
+        "prompts": list(prompts) or _prompts(history),
+        "samples": rows[-SAMPLES_MAX:],
+    }
 
 
 def _sample_text(row: Row) -> str:

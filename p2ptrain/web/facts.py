@@ -65,6 +65,11 @@ class Facts:
     def run(self) -> Row | None:
         return None if self._run is None else run_facts(self._run)
 
+    @property
+    def prompts(self) -> tuple[str, ...]:
+        """The prompts of the run's samples."""
+        return () if self._run is None else self._run.manifest.samples.prompts
+
     def snapshots(self) -> list[Row]:
         """Return the newest certified snapshots, newest first, with what the history says about
         their outer steps."""

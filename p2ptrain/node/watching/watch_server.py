@@ -7,12 +7,12 @@ allowance for each peer, for each address, and for all of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from p2ptrain.errors import NotAuthorised, TryLater
 from p2ptrain.ids import PeerId
-from p2ptrain.ledger.chain.values import Skip
+from p2ptrain.ledger.chain.values import Participant
 from p2ptrain.ledger.messages.wire import encode
 from p2ptrain.node.state.context import Context
 from p2ptrain.peers.outside.telemetry import PEERS_MAX, TelemetryRecord
@@ -100,7 +100,7 @@ def record_of(context: Context) -> TelemetryRecord | None:
         return None
     history, step = context.ledger.history, state.step - 1
     closing, participants = history.closing(step), history.participants(step)
-    held_out, progress = context.trainer.validation.newest, context.trainer.progress
+    held_out = context.trainer.validation.newest
     named = participants if context.manifest.public.names else ()
     return TelemetryRecord(
         run=context.run,
@@ -110,8 +110,24 @@ def record_of(context: Context) -> TelemetryRecord | None:
         tokens=state.tokens,
         participants=len(participants),
         members=len(state.members),
-        loss=progress.loss if progress and not isinstance(closing.entry.value, Skip) else None,
+        loss=_reported_loss(context, state.step, participants),
         held_out=held_out.loss if held_out else None,
         held_out_step=held_out.step if held_out else 0,
         peers=tuple(each.peer for each in named[:PEERS_MAX]),
     )
+
+
+def _reported_loss(
+    context: Context, step: int, participants: Sequence[Participant]
+) -> float | None:
+    """Return the mean training loss in the outer step that made θ the θ of `step`, weighted by
+    tokens, from what the participants have reported so far. None if nobody has."""
+    reports = {each.peer: each.heartbeat.step_report for each in context.peers.table}
+    reports[context.me] = context.state.own_report
+    told = list[tuple[int, float]]()
+    for each in participants:
+        report = reports.get(each.peer)
+        if report is not None and report.step == step and report.loss is not None:
+            told.append((each.tokens, report.loss))
+    weight = sum(tokens for tokens, _ in told)
+    return sum(tokens * loss for tokens, loss in told) / weight if weight else None

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+import trio
+
 from p2ptrain.archive.home import Home
 from p2ptrain.errors import P2PTrainError
 from p2ptrain.ids import PeerId
@@ -50,6 +52,10 @@ class HomeReport:
     def close(self) -> None:
         self._history.close()
 
+    def data_now(self, known: Collection[PeerId], serial: int) -> Row:
+        """Return `data`, from a program without an event loop."""
+        return trio.run(self.data, known, serial)
+
     async def data(self, known: Collection[PeerId], serial: int) -> Row:
         """Return the content of `data.json`. `known` are the peers of the ledger, whose names are
         taken out if the run does not publish names."""
@@ -59,7 +65,7 @@ class HomeReport:
             "state": {**found, "serial": serial, "can_act": False, "you": None},
             "series": {**charts.series(self._history, 0, charts.POINTS), "serial": serial},
             "events": [charts.event(each) for each in self._history.events(None, EVENTS_MAX)],
-            "samples": charts.samples(self._history),
+            "samples": charts.samples(self._history, self._run.manifest.samples.prompts),
         }
         if self._run.manifest.public.names or self._run.manifest.admission == "open":
             return body

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,8 +21,10 @@ from p2ptrain.ids import RunId
 from p2ptrain.ipc import frames
 from p2ptrain.ipc.frames import Generate
 from p2ptrain.ledger.chain.values import Commit, Participant
+from p2ptrain.node.control.series.recording import record_series
 from p2ptrain.node.training.sampling import chosen, take_sample
 from p2ptrain.node.training.trainer_task import train
+from p2ptrain.observe.series import SampleRow, SeriesReader, SeriesUnavailable
 from p2ptrain.peers.outside.sample_book import SAMPLES_MAX, SampleBook
 from p2ptrain.peers.outside.sample_text import TOKENS_MAX, SampleText, read_sample, shown
 from p2ptrain.peers.protocol_names import samples_topic
@@ -31,7 +33,7 @@ from p2ptrain.store import digest_of
 from p2ptrain.testing.fake_trainer import FakeTrainers, TrainerRemote
 from p2ptrain.testing.published import policy
 from tests.node.rig import ANN, BOB, Rig, opening, rig, settled
-from tests.node.training.test_training import close_step, know_data
+from tests.node.training.test_training import know_data
 
 WORDS = {"once": 0, "upon": 1, "a": 2, "time": 3, "[UNK]": 4}
 TOKENIZER: dict[str, Any] = {
@@ -58,7 +60,7 @@ async def node(
     """Open a founder, with a trainer if there is a remote control for it."""
     alone = policy(participants_min=1)
     async with (
-        rig(folder, rules=alone, steps=9, samples=samples) as r,
+        rig(folder, rules=alone, steps=90, samples=samples) as r,
         trio.open_nursery() as nursery,
     ):
         know_data(r)
@@ -70,6 +72,17 @@ async def node(
             nursery.start_soon(partial(train, r.context, FakeTrainers(r.context, remote)))
         yield r
         nursery.cancel_scope.cancel()
+
+
+def close(r: Rig) -> None:
+    """Let the ledger commit the work of this node alone, so that it is its turn to sample."""
+    state, work = r.context.ledger.snapshot, r.context.trainer.work
+    assert work is not None
+    blocks = len(work.blocks)
+    r.decide(opening(state, Participant(r.context.me, 16 * blocks, blocks)))
+    r.decide(Commit(state.step, 0, digest_of(b"%d" % state.step)))
+    r.context.outer.step = state.step + 1
+    r.context.changes.notify_all()
 
 
 def asked(remote: TrainerRemote) -> list[Generate]:
@@ -86,7 +99,7 @@ async def test_chosen_member_publishes_a_signed_text_for_each_prompt(tmp_path: P
     async with node(tmp_path, remote) as r:
         await settled(lambda: r.context.trainer.work is not None)
         assert asked(remote) == [], "the first weights are not sampled"
-        close_step(r)
+        close(r)
         await settled(lambda: r.said("sampled"))
         assert [(each.request, each.prompts) for each in asked(remote)] == [(1, ((0, 1), (2, 3)))]
         texts = [" ".join(word for word in [last] * TOKENS_MAX) for last in ("upon", "time")]
@@ -107,7 +120,7 @@ async def test_tokenizer_that_does_not_fit_costs_only_the_sample(tmp_path: Path)
     remote = TrainerRemote()
     async with node(tmp_path, remote, tokenizer={}) as r:
         await settled(lambda: r.context.trainer.work is not None)
-        close_step(r)
+        close(r)
         await settled(lambda: r.said("not-sampled"))
         await settled(lambda: r.context.trainer.work is not None)
         assert (asked(remote), published(r)) == ([], [])
@@ -117,7 +130,7 @@ async def test_member_whose_turn_it_is_not_does_nothing(tmp_path: Path) -> None:
     remote = TrainerRemote()
     async with node(tmp_path, remote, samples=SamplePrompts(("once",), 2)) as r:
         await settled(lambda: r.context.trainer.work is not None)
-        close_step(r)
+        close(r)
         await settled(lambda: r.said("share-evaluated"))
         await trio.testing.wait_all_tasks_blocked()
         assert chosen(r.context, 1) is None
@@ -145,12 +158,14 @@ def sample_of(r: Rig, who: Identity, **changes: Any) -> bytes:
 
 
 async def until(r: Rig, holds: Callable[[], bool], *peers: Identity) -> None:
+    learn(r, *peers)
     while not holds():
         learn(r, *peers)
 
 
 async def test_text_of_the_chosen_member_is_kept_and_no_other(tmp_path: Path) -> None:
     async with node(tmp_path) as r:
+        learn(r, ANN, BOB)
         await until(
             r, lambda: chosen(r.context, r.context.ledger.snapshot.step) == ANN.peer, ANN, BOB
         )
@@ -173,6 +188,24 @@ async def test_text_of_the_chosen_member_is_kept_and_no_other(tmp_path: Path) ->
         await take_sample(r.context, ANN.peer, right)
         await take_sample(r.context, ANN.peer, sample_of(r, ANN, text="second thoughts"))
         assert r.context.trainer.samples.after(0) == (right,)
+
+
+async def test_samples_are_recorded_in_the_series(tmp_path: Path) -> None:
+    async with node(tmp_path) as r, trio.open_nursery() as nursery:
+        nursery.start_soon(record_series, r.context)
+        learn(r)
+        text = SampleText(r.context.run, 1, 0, "a time")
+        r.context.trainer.samples.note(ANN.peer, text, text.to_bytes(ANN))
+        r.context.changes.notify_all()
+
+        def recorded() -> list[SampleRow]:
+            with suppress(SeriesUnavailable), SeriesReader(r.context.home.series) as reader:
+                return list(reader.samples())
+            return []
+
+        await settled(recorded)
+        assert recorded() == [SampleRow(1, 0, ANN.peer, "a time")]
+        nursery.cancel_scope.cancel()
 
 
 async def test_sample_may_arrive_before_the_outer_step_is_known(tmp_path: Path) -> None:

@@ -42,6 +42,7 @@ from p2ptrain.peers.outside.watch_messages import (
 )
 from p2ptrain.peers.outside.watched_ledger import WatchedLedger
 from p2ptrain.peers.protocol_names import WATCH_PROTOCOL
+from p2ptrain.peers.series.step_report import StepReport
 from p2ptrain.run.outside_facts import Public, SamplePrompts
 from p2ptrain.testing.ledgers import digest, sealing
 from p2ptrain.testing.published import policy
@@ -174,6 +175,22 @@ async def test_run_that_is_not_public_refuses_strangers_but_not_readers(tmp_path
         with pytest.raises(NotAuthorised, match="does not let strangers watch"):
             await follower_of(r).round()
         assert len(await follower_of(r, asker(r, ANN.peer)).round()) == 1
+
+
+async def test_loss_is_the_mean_of_the_participants_reports(tmp_path: Path) -> None:
+    async with serving(tmp_path) as r:
+        grow(r, 1)
+        record = record_of(r.context)
+        assert record is not None
+        assert record.loss is None
+        r.context.state.own_report = StepReport(1, loss=2.5)
+        record = record_of(r.context)
+        assert record is not None
+        assert record.loss == 2.5
+        grow(r, 1)
+        record = record_of(r.context)
+        assert record is not None
+        assert record.loss is None, "the report is about an earlier outer step"
 
 
 async def test_names_are_told_only_if_the_run_allows_it(tmp_path: Path) -> None:

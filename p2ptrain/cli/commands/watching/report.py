@@ -103,8 +103,6 @@ def _check(path: Path, *, as_json: bool) -> None:
 
 def _own(root: Path, out: Path, every: float | None) -> None:
     """Write the report of the home at `root`, once or every `every` seconds."""
-    import trio
-
     from p2ptrain.archive.home import Home
     from p2ptrain.cli.commands.ledger import chain_of
     from p2ptrain.identity import load_or_create
@@ -118,7 +116,7 @@ def _own(root: Path, out: Path, every: float | None) -> None:
             chain = chain_of(run, home.ledger)
             state = chain.links[-1].after if chain.links else None
             known = state.tokens_by_peer if state else {}
-            data = trio.run(found.data, known.keys(), int(10 * time.time()))
+            data = found.data_now(known.keys(), int(10 * time.time()))
             _write(out, run, data, state, identity)
             if every is None:
                 return

@@ -24,6 +24,7 @@ from p2ptrain.observe.cautions import Caution
 from p2ptrain.observe.series import (
     EventRow,
     PeerStepRow,
+    SampleRow,
     SeriesReader,
     SeriesRecorder,
     SeriesUnavailable,
@@ -94,6 +95,8 @@ class SeriesBook:
         self._happenings = Happenings(context)
         self._recent: dict[int, dict[PeerId, tuple[int, StepReport | None]]] = {}
         self._held_out: tuple[int, float | None] = (0, None)
+        self._sampled: frozenset[tuple[int, int]] = frozenset()
+        """The outer steps and prompts of the samples that were recorded."""
         self._told = ""
         self._was_current = self._is_current()
         """Whether this node knew at the last look what the others knew."""
@@ -135,6 +138,7 @@ class SeriesBook:
             self._record_facts(self._facts.popleft())
         self._take_reports()
         self._record_held_out()
+        self._record_samples()
         for kind, peer, text in self._happenings.new(self._context):
             self._record_event(kind, peer, text, self._newest)
         self._warn()
@@ -231,6 +235,17 @@ class SeriesBook:
             self._held_out = (newest.step, newest.loss)
             if newest.step in self._recent and newest.loss is not None:
                 self._recorder.record(StepRow(newest.step, held_out=newest.loss))
+
+    def _record_samples(self) -> None:
+        kept = self._context.trainer.samples.kept
+        self._recorder.record(
+            *(
+                SampleRow(step, prompt, each.signer, each.sample.text)
+                for (step, prompt), each in kept.items()
+                if (step, prompt) not in self._sampled
+            )
+        )
+        self._sampled = frozenset(kept)
 
     def _record_event(self, kind: str, peer: str, text: str, step: int) -> None:
         whole = text[:TEXT_CHARACTERS_MAX]
