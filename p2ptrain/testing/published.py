@@ -31,6 +31,7 @@ from p2ptrain.run import (
 )
 from p2ptrain.run.co_organisers import NO_CO_ORGANISERS, CoOrganisers
 from p2ptrain.run.manifest import CodecSpec, DataSpec, OuterSpec, Policy
+from p2ptrain.run.outside_facts import NO_SAMPLES, NOTHING_PUBLIC, Public, SamplePrompts
 from p2ptrain.state import snapshot_meta, write_state
 from p2ptrain.store import Store
 from p2ptrain.sync import SyncSpec
@@ -114,6 +115,8 @@ def manifest_of(
     join_optimizer: JoinOptimizer = "fresh",
     join_warmup_steps: int = 0,
     organisers: CoOrganisers = NO_CO_ORGANISERS,
+    public: Public = NOTHING_PUBLIC,
+    samples: SamplePrompts = NO_SAMPLES,
 ) -> RunManifest:
     made = content()
     return RunManifest(
@@ -141,6 +144,8 @@ def manifest_of(
         founders=tuple(founders) or (organiser,),
         admission=admission,  # type: ignore[arg-type]
         organisers=organisers,
+        public=public,
+        samples=samples,
     )
 
 
