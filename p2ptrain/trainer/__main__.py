@@ -40,7 +40,7 @@ from p2ptrain.trainer.rank.inner_state import InnerState
 from p2ptrain.trainer.rank.loop import Means, TrainerLoop, read_file
 from p2ptrain.trainer.rank.node_client import NODE_GONE_EXIT_CODE, NodeCredentials, NodeLink, join
 from p2ptrain.trainer.rank.optimizer import make_optimizer
-from p2ptrain.trainer.rank.own_gpu import require_bf16, room_for_the_model
+from p2ptrain.trainer.rank.own_gpu import limit_memory, require_bf16, room_for_the_model
 from p2ptrain.trainer.rank.parallelize import build
 from p2ptrain.trainer.rank.ranks import Ranks, open_ranks
 
@@ -107,6 +107,7 @@ def _serve(
         )
     if config.precision == "bf16":
         require_bf16(ranks.device)
+    limit_memory(ranks.device, config.gpu_bytes)
     with room_for_the_model(ranks.device):
         model = build(config, ranks)
         layout = Layout.of((name, tuple(p.shape)) for name, p in model.named_parameters())

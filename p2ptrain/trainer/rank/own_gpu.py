@@ -70,6 +70,26 @@ def require_bf16(device: torch.device) -> None:
     )
 
 
+def limit_memory(device: torch.device, most_bytes: int) -> None:
+    """Let torch allocate at most `most_bytes` on `device`; 0 means no limit. CUDA itself and NCCL
+    take a few hundred MB beside that."""
+    if device.type == "cuda" and most_bytes:
+        total = torch.cuda.mem_get_info(device)[1]
+        torch.cuda.set_per_process_memory_fraction(min(1.0, most_bytes / total), device)
+
+
+def allowed_bytes(device: torch.device) -> int:
+    """Return the bytes that torch may allocate on a GPU."""
+    total = torch.cuda.mem_get_info(device)[1]
+    return int(torch.cuda.get_per_process_memory_fraction(device) * total)
+
+
+def free_bytes(device: torch.device) -> int:
+    """Return the free memory of a GPU that torch may still allocate."""
+    left = allowed_bytes(device) - torch.cuda.memory_reserved(device)
+    return min(torch.cuda.mem_get_info(device)[0], max(0, left))
+
+
 def runs_on(capability: Capability, built_for: list[str]) -> bool:
     """Return whether a GPU of this capability can run code that was built for `built_for`.
 
@@ -101,7 +121,10 @@ def room_for_the_model(device: torch.device) -> Iterator[None]:
             raise
         free, total = torch.cuda.mem_get_info(device)
         ours = torch.cuda.memory_reserved(device)
-        raise no_room(torch.cuda.get_device_name(device), total, total - free - ours) from exc
+        name, allowed = torch.cuda.get_device_name(device), allowed_bytes(device)
+        if allowed < total:
+            raise too_little(name, allowed) from exc
+        raise no_room(name, total, total - free - ours) from exc
 
 
 def no_room(name: str, total_bytes: int, others_bytes: int) -> P2PTrainError:
@@ -117,4 +140,13 @@ def no_room(name: str, total_bytes: int, others_bytes: int) -> P2PTrainError:
         f"the model does not fit into the {total_bytes / 1e9:.1f} GB of {name}",
         code="MEM-GPU",
         do="use more --ranks, each on a separate GPU",
+    )
+
+
+def too_little(name: str, allowed_bytes: int) -> MachineUnfit:
+    """Return the error for a model that does not fit into the memory that the owner allows."""
+    return MachineUnfit(
+        f"the model does not fit into the {allowed_bytes / 1e9:.1f} GB of {name} that you allow",
+        code="MEM-GPU",
+        do="allow more with p2ptrain limit --gpu-mem, or remove the limit with --gpu-mem off",
     )

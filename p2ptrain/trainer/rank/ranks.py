@@ -24,7 +24,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from p2ptrain.ipc.frames import Frame
 from p2ptrain.ipc.wire import decode_body, encode_body
-from p2ptrain.trainer.rank.own_gpu import own_gpu
+from p2ptrain.trainer.rank.own_gpu import free_bytes, own_gpu
 
 TIMEOUT = timedelta(minutes=20)
 """Time limit of a collective, for ranks that no node watches. A node ends a rank that hangs in a
@@ -56,7 +56,7 @@ class Ranks:
     def free_bytes(self) -> int:
         """Return the free memory of this rank's GPU; for a CPU, all memory of the machine."""
         if self.device.type == "cuda":
-            return torch.cuda.mem_get_info(self.device)[0]
+            return free_bytes(self.device)
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
     def share(self, frame: Frame | None) -> Frame | None:
