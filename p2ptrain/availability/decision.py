@@ -23,7 +23,7 @@ trainer takes longer than a short pause in a game."""
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a node knows about its machine at `now`, in Unix seconds. `gpu_used_by` names the other
+    """The facts about a machine at `now`, in Unix seconds. `gpu_used_by` names the other
     programs that use the GPU; empty if there are none or it is not known. `bytes_today` are the
     bytes of bulk data since midnight."""
 

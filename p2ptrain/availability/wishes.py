@@ -1,4 +1,4 @@
-"""What the owner of a node has asked for: a pause, a schedule, reasons to pause, and limits.
+"""The wishes of a node's owner: a pause, a schedule, reasons to pause, and limits.
 
 The wishes are kept in the node's home, so that a restart does not forget them. A pause without an
 end is not kept: whoever starts a node again wants it to train.

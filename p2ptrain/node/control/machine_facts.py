@@ -25,7 +25,8 @@ NAME_CHARACTERS_MAX = 40
 
 @dataclass(frozen=True, slots=True)
 class MachineFacts:
-    """What the machine tells. `missing` says, in words, which of the wanted facts it does not."""
+    """The facts that the machine tells. `missing` names, in words, the wanted facts that it does
+    not tell."""
 
     on_battery: bool = False
     gpu_used_by: str = ""

@@ -39,7 +39,7 @@ class NodeState:
     isolated: str = ""
     """Why no quorum can currently be reached; empty if a quorum can be reached."""
     wishes: Wishes = field(default_factory=Wishes)
-    """What the owner has asked for: pauses, a schedule and limits."""
+    """The owner's wishes: pauses, a schedule and limits."""
     pause: Pause | None = None
     """Why this node must not train now; None if it may."""
     finishing: int | None = None

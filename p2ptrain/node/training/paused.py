@@ -1,4 +1,4 @@
-"""What a node says to its ledger while it does not train, because it is paused or the run is over.
+"""Tell the ledger that this node does not train, while it is paused or after the run was ended.
 
 A paused node remains a member. At each outer step it reports that it is ready with 0 tokens, as a
 seed does, so the others neither wait for it nor average with it. It keeps the blocks of its lease,

@@ -11,9 +11,13 @@ from p2ptrain.availability.wishes import Limits, Wishes
 from p2ptrain.node.control.orders import ORDERS
 from p2ptrain.node.gossip.amendment_gossip import amendments_changed
 from p2ptrain.run import Amendment, SignedAmendment, load_amendments, save_amendments
+from p2ptrain.testing.published import policy
 from tests.node.swarm import Swarm, swarm
 
 ENDLESS = 10_000
+ALONE = policy(participants_min=1, grace_s=20.0)
+"""One member can go on alone. The others wait long for a member, so that its work is not late on a
+busy machine: a paused member must not make them wait at all."""
 
 
 async def order(s: Swarm, name: str, command: str, **arguments: object) -> dict[str, object]:
@@ -25,7 +29,7 @@ async def both_contribute(s: Swarm, steps: int = 2) -> None:
 
 
 async def test_others_go_on_without_a_paused_member(tmp_path: Path) -> None:
-    async with swarm(tmp_path, steps=ENDLESS) as s:
+    async with swarm(tmp_path, nodes=("ann", "bob"), rules=ALONE, steps=ENDLESS) as s:
         await both_contribute(s)
         answer = await order(s, "bob", "pause")
         assert answer["paused"] == "you paused it, without an end"
@@ -55,7 +59,7 @@ async def test_others_go_on_without_a_paused_member(tmp_path: Path) -> None:
 
 
 async def test_work_that_was_offered_before_a_pause_is_still_averaged(tmp_path: Path) -> None:
-    async with swarm(tmp_path, steps=ENDLESS) as s:
+    async with swarm(tmp_path, nodes=("ann", "bob"), rules=ALONE, steps=ENDLESS) as s:
         await both_contribute(s)
         s["ann"].remote.held = True
         bob = s["bob"].context
@@ -70,7 +74,7 @@ async def test_work_that_was_offered_before_a_pause_is_still_averaged(tmp_path: 
 
 
 async def test_pause_with_an_end_survives_a_restart(tmp_path: Path) -> None:
-    async with swarm(tmp_path, steps=ENDLESS) as s:
+    async with swarm(tmp_path, nodes=("ann", "bob"), rules=ALONE, steps=ENDLESS) as s:
         await both_contribute(s)
         await order(s, "bob", "pause", for_s=3600.0)
         await s.until(lambda: not s["bob"].context.trainer.up)
@@ -88,7 +92,7 @@ async def test_pause_with_an_end_survives_a_restart(tmp_path: Path) -> None:
 
 
 async def test_finishing_node_leaves_when_its_work_is_committed(tmp_path: Path) -> None:
-    async with swarm(tmp_path, steps=ENDLESS) as s:
+    async with swarm(tmp_path, nodes=("ann", "bob"), rules=ALONE, steps=ENDLESS) as s:
         await both_contribute(s)
         bob, before = s["bob"], len(s.credits("bob"))
         answer = await order(s, "bob", "finish")
@@ -112,7 +116,7 @@ async def test_finishing_node_leaves_when_its_work_is_committed(tmp_path: Path) 
 
 
 async def test_paused_node_finishes_at_once(tmp_path: Path) -> None:
-    async with swarm(tmp_path, steps=ENDLESS) as s:
+    async with swarm(tmp_path, nodes=("ann", "bob"), rules=ALONE, steps=ENDLESS) as s:
         await both_contribute(s)
         bob = s["bob"]
         await order(s, "bob", "pause")
@@ -124,7 +128,7 @@ async def test_paused_node_finishes_at_once(tmp_path: Path) -> None:
 
 
 async def test_used_up_daily_limit_pauses_a_node_and_stops_serving(tmp_path: Path) -> None:
-    async with swarm(tmp_path, steps=ENDLESS) as s:
+    async with swarm(tmp_path, nodes=("ann", "bob"), rules=ALONE, steps=ENDLESS) as s:
         await both_contribute(s)
         bob = s["bob"].context
         await s.until(lambda: bob.state.usage.up and bob.state.usage.down)
@@ -142,7 +146,7 @@ async def test_used_up_daily_limit_pauses_a_node_and_stops_serving(tmp_path: Pat
 
 
 async def test_organiser_ends_the_run_for_all(tmp_path: Path) -> None:
-    async with swarm(tmp_path, steps=ENDLESS) as s:
+    async with swarm(tmp_path, nodes=("ann", "bob"), rules=ALONE, steps=ENDLESS) as s:
         await both_contribute(s)
         assert s.run is not None
         await s.stand_still()

@@ -21,15 +21,18 @@ from p2ptrain.cli.output import examples, progress, result
 from p2ptrain.errors import ConfigError, MachineUnfit, P2PTrainError
 from p2ptrain.suggested_command import to_paste
 
-app = typer.Typer(
-    help="Start the node with this machine, without a terminal.", no_args_is_help=True
-)
 INSTALL_EXAMPLES = examples(
     "p2ptrain service install --dry-run",
     "p2ptrain service install -- --limit-up 20Mbit --listen /ip4/0.0.0.0/tcp/4201",
     "p2ptrain service install --name seed --home /srv/seed -- --seed --yes",
 )
 REMOVE_EXAMPLES = examples("p2ptrain service remove", "p2ptrain service remove --name seed")
+
+app = typer.Typer(
+    help="Start the node with this machine, without a terminal.",
+    no_args_is_help=True,
+    epilog=examples("p2ptrain service install --dry-run", "p2ptrain service remove"),
+)
 
 MARK = "# Written by `p2ptrain service install`; `p2ptrain service remove` deletes it."
 NO_RESTART = "2 3 4 6 7 8"
@@ -44,7 +47,7 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,40}", re.ASCII)
 
 UNIT = """{mark}
 [Unit]
-Description=p2ptrain node in {home}
+Description=Node of p2ptrain, home {home}
 StartLimitIntervalSec=0
 
 [Service]
@@ -69,6 +72,7 @@ RestrictRealtime=yes
 RestrictSUIDSGID=yes
 RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6 AF_NETLINK
 SystemCallArchitectures=native
+SystemCallErrorNumber=EPERM
 SystemCallFilter=~@clock @cpu-emulation @module @mount @obsolete @raw-io @reboot @swap
 
 [Install]
