@@ -108,7 +108,7 @@ def _serve(
     if config.precision == "bf16":
         require_bf16(ranks.device)
     limit_memory(ranks.device, config.gpu_bytes)
-    with room_for_the_model(ranks.device):
+    with room_for_the_model(ranks.device, most_bytes=config.gpu_bytes):
         model = build(config, ranks)
         layout = Layout.of((name, tuple(p.shape)) for name, p in model.named_parameters())
         if link is None:
@@ -118,7 +118,7 @@ def _serve(
             theta, local = link.vectors(layout)
         count, eager = config.fragments, config.eager
         arena = RankArena(model, layout, theta, local, count=count, mirror=link, eager=eager)
-    free_bytes = ranks.least(ranks.free_bytes())
+    free_bytes = ranks.least(ranks.free_bytes(config.gpu_bytes))
     config = _fitted(config, ranks, free_bytes)
     channel = None
     if ranks.first:

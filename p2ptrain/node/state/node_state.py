@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from p2ptrain.availability.decision import Pause
 from p2ptrain.availability.usage import Usage
 from p2ptrain.availability.wishes import Wishes
+from p2ptrain.ids import PeerId
 from p2ptrain.observe.journal import Journal
 from p2ptrain.observe.states import (
     FOR_OTHERS,
@@ -23,6 +24,7 @@ from p2ptrain.observe.states import (
     Training,
 )
 from p2ptrain.observe.waits import Wait
+from p2ptrain.peers.series.step_report import StepReport
 
 
 @dataclass(slots=True)
@@ -51,6 +53,10 @@ class NodeState:
     """The bytes of bulk data that this node has moved today."""
     unavailable: tuple[str, ...] = ()
     """The facts that the owner's wishes need and this machine does not tell, in words."""
+    own_report: StepReport | None = None
+    """Our report on the newest outer step, which our heartbeats contain."""
+    arrived: dict[PeerId, StepReport] = field(default_factory=dict)
+    """The newest reports of members that the series does not contain yet."""
 
     def shown(self, fetching: FetchingSnapshot | None = None) -> State:
         """Return the state for the status and for heartbeats. `fetching`: the progress of a
@@ -75,6 +81,10 @@ class NodeState:
         if self.current == StandingBy(FOR_OTHERS) and self.wait is not None:
             return StandingBy(self.wait.who)
         return self.current
+
+    def note_report(self, peer: PeerId, report: StepReport) -> None:
+        """Keep the report of a member until the series contains it. `gossip/` calls this."""
+        self.arrived[peer] = report
 
     def set_state(self, state: State) -> None:
         """Change the state, and journal it if its name changes. Any task may call this.

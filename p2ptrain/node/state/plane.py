@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from p2ptrain.dataplane import Congestion, Credentials, Endpoint, Listener, RingInbox, Uplink
 from p2ptrain.errors import ChunkMissing
 from p2ptrain.ids import Digest
-from p2ptrain.swarm import ChunkSource
+from p2ptrain.swarm import ChunkSource, NamedChunks
 
 
 class ServedChunks:
@@ -40,3 +40,5 @@ class DataPlane:
     """The congestion control of this machine's sockets."""
     endpoint: Endpoint
     """The address at which peers dial us, and the certificate that we present there."""
+    public: NamedChunks | None = None
+    """The chunks that strangers may fetch; None if the run does not let them."""

@@ -24,7 +24,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from p2ptrain.ipc.frames import Frame
 from p2ptrain.ipc.wire import decode_body, encode_body
-from p2ptrain.trainer.rank.own_gpu import free_bytes, own_gpu
+from p2ptrain.trainer.rank.own_gpu import Cuda, own_gpu
 
 TIMEOUT = timedelta(minutes=20)
 """Time limit of a collective, for ranks that no node watches. A node ends a rank that hangs in a
@@ -53,10 +53,13 @@ class Ranks:
         """The vendor's name of the device; "cpu" for a CPU."""
         return torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "cpu"
 
-    def free_bytes(self) -> int:
-        """Return the free memory of this rank's GPU; for a CPU, all memory of the machine."""
+    def free_bytes(self, most_bytes: int = 0) -> int:
+        """Return the free memory of this rank's GPU, of which torch may use `most_bytes` in all (0
+        means no limit); for a CPU, all memory of the machine."""
         if self.device.type == "cuda":
-            return free_bytes(self.device)
+            free = torch.cuda.mem_get_info(self.device)[0]
+            left = max(0, most_bytes - torch.cuda.memory_reserved(self.device))
+            return min(free, left) if most_bytes else free
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
     def share(self, frame: Frame | None) -> Frame | None:
@@ -113,14 +116,16 @@ class Ranks:
 
 
 @contextmanager
-def open_ranks(device: str, store_fd: int | None, generation: int | None = None) -> Iterator[Ranks]:
+def open_ranks(
+    device: str, store_fd: int | None, generation: int | None = None, cuda: Cuda = torch.cuda
+) -> Iterator[Ranks]:
     """Connect this process with the other ranks. The environment variables RANK, WORLD_SIZE,
     MASTER_ADDR and MASTER_PORT say where they are.
 
     `store_fd` is the listening socket on which rank 0 serves torch's store for the rendezvous. The
     node binds it, so that no other program can take its port. Ranks that torchrun started use
     a part of torchrun's store named after their `generation`, because the store may still contain
-    entries of earlier ranks.
+    entries of earlier ranks. `cuda` describes the GPUs among which this rank looks for its own.
 
     After an exception inside the `with` block, the ranks are not disconnected, and the caller
     should end the process: NCCL ends a communicator only together with all ranks, and the other
@@ -131,7 +136,7 @@ def open_ranks(device: str, store_fd: int | None, generation: int | None = None)
     rank, count = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     chosen = torch.device("cpu")
     if device == "cuda":
-        chosen = own_gpu()
+        chosen = own_gpu(cuda)
         torch.cuda.set_device(chosen)
         # cuDNN's attention, which torch prefers on H100 and H200, gives NaN in its bf16 backward
         # pass for some shapes (pytorch #196678; torch 2.11 to 2.13). So disable it; torch then

@@ -96,7 +96,9 @@ async def test_answer_to_an_unknown_command_lists_the_valid_ones(
 ) -> None:
     async with serving(tmp_path) as r:
         said = await answer(r, line)
-        assert said == {"error": f"unknown command; the commands are {', '.join((*COMMANDS, *ORDERS))}"}
+        assert said == {
+            "error": f"unknown command; the commands are {', '.join((*COMMANDS, *ORDERS))}"
+        }
         assert "peer" in await answer(r, b'{"command":"status"}\n')
 
 
