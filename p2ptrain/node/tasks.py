@@ -109,6 +109,8 @@ async def run_tasks(
         await leave_when_finished(context, print_line)
         nursery.cancel_scope.cancel()
 
+    pausing = Pausing(context)
+    pausing.decide()  # Before a trainer can start.
     answer_introductions(context)
     answer_reach_questions(context)
     answer_forwarded(context)
@@ -118,7 +120,7 @@ async def run_tasks(
     async with trio.open_nursery() as nursery:
         nursery.start_soon(run_ledger_to_the_end)
         nursery.start_soon(run_to_the_finish)
-        nursery.start_soon(Pausing(context).run)
+        nursery.start_soon(pausing.run)
         start_presence(nursery, context)
         for task in (notice_the_end, notice_isolation, notice_waits, watch_reach, keep_punching):
             nursery.start_soon(task, context)

@@ -20,8 +20,10 @@ from p2ptrain.observe.cautions import Caution
 from p2ptrain.observe.states import (
     Exchanging,
     FetchingSnapshot,
+    Paused,
     StandingBy,
     State,
+    Stopped,
     Training,
     words,
 )
@@ -182,4 +184,14 @@ def step_line(
         peers=len(participants),
         left=left,
         eta_s=pace.eta_s(steps - step),
+        note=note(context),
     )
+
+
+def note(context: Context) -> str:
+    """Return what the owner's wishes do to this node, in a word or two; "" if nothing."""
+    own = context.state
+    if own.stopped:
+        return Stopped.name
+    finishing = "" if own.finishing is None else "finishing"
+    return ", ".join(filter(None, (Paused.name if own.pause else "", finishing)))

@@ -81,12 +81,12 @@ async def test_pause_with_an_end_survives_a_restart(tmp_path: Path) -> None:
         await s.stop("bob")
         await s.start("bob")
         bob = s["bob"].context
-        pause = bob.state.pause
+        pause = await s.until(lambda: bob.state.pause)
         assert pause is not None
         assert pause.until is not None
         assert abs(pause.until - time.time() - 3600.0) < 300.0
         await s.go_on(2)
-        assert not bob.trainer.up
+        assert s["bob"].events("trainer-started") == []
         await order(s, "bob", "resume")
         await s.until(lambda: bob.trainer.up)
 
@@ -94,7 +94,7 @@ async def test_pause_with_an_end_survives_a_restart(tmp_path: Path) -> None:
 async def test_finishing_node_leaves_when_its_work_is_committed(tmp_path: Path) -> None:
     async with swarm(tmp_path, nodes=("ann", "bob"), rules=ALONE, steps=ENDLESS) as s:
         await both_contribute(s)
-        bob, before = s["bob"], len(s.credits("bob"))
+        bob = s["bob"]
         answer = await order(s, "bob", "finish")
         assert answer["done"] == "this node leaves when its next contribution is committed"
         with_bob = bob.context.me
@@ -103,7 +103,6 @@ async def test_finishing_node_leaves_when_its_work_is_committed(tmp_path: Path) 
         assert [record["contributed"] for record in bob.events("finish")] == [True]
         assert len(bob.events("left")) == 1
         await s.go_on(3, "ann", "seed")
-        assert len(s.credits("bob")) > before
         assert not s["ann"].context.ledger.snapshot.is_member(with_bob)
         # Nothing is lost: each block that it trained on is part of a committed update.
         committed = {
