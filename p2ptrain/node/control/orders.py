@@ -55,11 +55,14 @@ async def pause(context: Context, *, request: Mapping[str, Any]) -> Answer:
 async def resume(context: Context, *, request: Mapping[str, Any]) -> Answer:
     """End the owner's own pause, and take back `finish`. Raises ConfigError."""
     _require_trainer(context)
-    context.state.finishing = None
-    await _wish(context, resumed(context.state.wishes))
-    why = context.state.pause
-    if why is not None:
-        return _told(context, f"your pause is over, but this node stays paused: {why.reason}")
+    state = context.state
+    idle, state.finishing = state.pause is None and state.finishing is None, None
+    await _wish(context, resumed(state.wishes))
+    if state.pause is not None:
+        reason = state.pause.reason
+        return _told(context, f"your pause is over, but this node stays paused: {reason}")
+    if idle:
+        return _told(context, "this node was not paused")
     return _told(context, "resumed: the trainer starts, and contributes in the next outer step")
 
 

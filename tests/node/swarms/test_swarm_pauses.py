@@ -47,9 +47,14 @@ async def test_others_go_on_without_a_paused_member(tmp_path: Path) -> None:
         assert record.heartbeat.trains is False
         assert record.heartbeat.state == "paused: you paused it, without an end"
 
-        starts = s["bob"].remote.starts
+        # An outer step takes a tenth of a second here, less than the start of a trainer. So the
+        # other member is held in its outer step until the work is done, as in a longer step.
+        starts, s["ann"].remote.held = s["bob"].remote.starts, True
+        await s.until(lambda: s["ann"].remote.rests)
         await order(s, "bob", "resume")
         resumed = bob.ledger.snapshot.step
+        await s.until(lambda: bob.trainer.work is not None)
+        s["ann"].remote.held = False
         await s.until(lambda: any(step >= resumed for step in s.credits("bob")))
         first = min(step for step in s.credits("bob") if step >= resumed)
         assert first <= resumed + 1, "it contributes in the next outer step"
