@@ -126,9 +126,9 @@ export function membersOf(model) {
 
 export function nameOf(model, peer) {
   const name = model.names.get(peer);
-  const end = "…" + String(peer || "").slice(-6);
-  if (!name) return peer ? end : "";
-  return model.shared.has(name) ? `${name} ${end}` : name;
+  const id = String(peer || "");
+  if (!name) return id ? "…" + id.slice(-6) : "";
+  return model.shared.has(name) ? `${name} …${id.slice(-4)}` : name;
 }
 
 // Seconds since the node was heard: the age that the server told, and what has passed since.

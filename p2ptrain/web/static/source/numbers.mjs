@@ -125,7 +125,7 @@ export function groupedBySteps(series) {
 }
 
 // Learning health by peer over the last steps. A peer stands out if a value of its newest step is
-// far from the others': more than four times the usual distance from the median.
+// far from the others': eight times the usual distance from the median, and 15 % of it.
 export const HEALTH = [
   ["cosine", "cosine"],
   ["gradient_norm", "gradient norm"],
@@ -145,7 +145,7 @@ export function healthByPeer(series) {
     const middle = median(middles);
     const usual = median(middles.map((value) => (known(value) ? Math.abs(value - middle) : null)));
     found.forEach((each, at) => {
-      const far = known(middles[at]) && usual > 0 && Math.abs(middles[at] - middle) > 6 * usual;
+      const far = known(middles[at]) && Math.abs(middles[at] - middle) > Math.max(8 * usual, 0.15 * Math.abs(middle));
       each[metric] = { value: middles[at], far, values: each.rows.map((row) => row[metric]) };
     });
   }
