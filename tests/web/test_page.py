@@ -22,7 +22,7 @@ from scripts.research.page import (
     joined,
     shortened_css,
 )
-from tests.web.page_server import content_security_policy, inline
+from tests.web.harness.page_server import content_security_policy, inline
 
 LINES_MAX = 300
 NODE_MAJOR_MIN = 20
@@ -61,7 +61,7 @@ def test_committed_page_is_assembled_from_its_sources(page: str) -> None:
 def test_page_fits_into_its_limit_and_belongs_to_the_package(page: str) -> None:
     assert len(page.encode()) <= BYTES_MAX
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    assert settings["tool"]["setuptools"]["package-data"]["p2ptrain.web"] == ["static/page.html"]
+    assert settings["tool"]["setuptools"]["package-data"]["p2ptrain.web"] == ["static/*.html"]
 
 
 def test_page_has_one_script_and_one_style_and_no_inline_handlers(page: str) -> None:

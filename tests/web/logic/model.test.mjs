@@ -43,6 +43,16 @@ test("an outer step extends every column once", () => {
   assert.equal(nameOf(model, "b"), "brave-otter");
 });
 
+test("a late report replaces its outer step and is not counted twice", () => {
+  const model = emptyModel();
+  takeSeries(model, { steps: { step: [1], loss: [3] }, recent: [], contributors: { all: [] } });
+  takeStep(model, { step: { step: 2, loss: 2.5 }, peers: [{ step: 2, peer: "a", tokens: 5 }] });
+  takeStep(model, { step: { step: 2, loss: 2.4 }, peers: [{ step: 2, peer: "a", tokens: 5, train_ms: 7 }] });
+  assert.deepEqual(model.series.steps, { step: [1, 2], loss: [3, 2.4] });
+  assert.deepEqual(model.series.recent, [{ step: 2, peer: "a", tokens: 5, train_ms: 7 }]);
+  assert.equal(model.series.contributors.all[0].tokens, 5);
+});
+
 test("peers with the same name are told apart by their ids", () => {
   const model = emptyModel();
   takeSeries(model, { peers: [{ peer: "12D3KooWaaaaaa", name: "calm-fox" }, { peer: "12D3KooWbbbbbb", name: "calm-fox" }, { peer: "12D3KooWcccccc", name: "brave-otter" }] });

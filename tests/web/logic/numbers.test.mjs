@@ -75,6 +75,9 @@ test("only a peer that is far from the others stands out", () => {
 test("throughput beyond the largest peers is summed", () => {
   const throughput = { step: [1, 2], by_peer: { a: [5, 5], b: [1, null], c: [2, 2] } };
   assert.deepEqual(stackedThroughput({ throughput }, 1), { step: [1, 2], peers: ["a"], lines: [[5, 5]], rest: [3, 2], others: 2 });
+  throughput.by_peer.rest = [10, 10];
+  const summed = stackedThroughput({ throughput }, 1);
+  assert.deepEqual([summed.peers, summed.rest, summed.others], [["a"], [13, 12], null]);
 });
 
 test("the words of the status give the ring", () => {
