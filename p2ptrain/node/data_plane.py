@@ -60,7 +60,7 @@ def open_data_plane(stack: ExitStack, around: Surroundings, store: Store) -> Dat
     ring_inbox = RingInbox()
     for purpose in RING_PURPOSES:
         listener.handle(purpose, ring_inbox.handle, ring_inbox.refusal)
-    listener.handle(OBSERVE, ObserveServer())
+    listener.handle(OBSERVE, ObserveServer(is_member=listener.is_member))
     fair = None if uplink is None else PeerShares(uplink, SendPriority.SWARM).wait_to_send
     listener.handle(PROOF, lambda connection, hello: None)
     listener.handle(PURPOSE, ChunkServer(HotChunks(store), limit=fair))

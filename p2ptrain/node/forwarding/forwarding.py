@@ -10,6 +10,10 @@ can be forwarded.
 the member that it is connected to, only to a member that it is connected to, and at a limited rate.
 So nobody can use it to reach an address, or to multiply traffic. A lying forwarder can lose or
 delay messages; the sender then asks another one.
+
+One of the two ends may be a guest, which the organisers or a delegate admit by name and which is
+not a member, for instance because it still lacks the weights. Then only the few requests that open
+a connection for chunks (FOR_GUESTS) are passed on, with a limit of their own.
 """
 
 from __future__ import annotations
@@ -35,7 +39,12 @@ from p2ptrain.peers.forwarded_messages import (
     ForwardedMessage,
     decode,
 )
-from p2ptrain.peers.protocol_names import FORWARD_PROTOCOL, PUNCH_PROTOCOL
+from p2ptrain.peers.protocol_names import (
+    ENDPOINT_PROTOCOL,
+    FORWARD_PROTOCOL,
+    PUNCH_PROTOCOL,
+    RELAY_PROTOCOL,
+)
 
 DIRECT_S = 2.0
 """Deadline in seconds of a direct request to a peer that is not connected, if there may be a
@@ -51,6 +60,9 @@ PASS_ON_S = 3.0
 WITH_ADDRESS = {PUNCH_PROTOCOL}
 """The protocols with whose requests a forwarder states the address at which it sees the sender.
 Others do not need it, and earlier versions do not accept it."""
+
+FOR_GUESTS = {ENDPOINT_PROTOCOL, PUNCH_PROTOCOL, RELAY_PROTOCOL}
+"""The protocols whose requests are passed on between a member and a guest."""
 
 FORWARDERS_MAX = 3
 """Maximum number of forwarders to try for one request."""
@@ -106,7 +118,7 @@ async def request(
         PeerError, RemoteProtocolError: see `Network.request`. PeerUnreachable also if no forwarder
             could pass the request on.
     """
-    members = _possible_forwarders(context, peer)
+    members = _possible_forwarders(context, peer, protocol)
     state, connected = context.peers.forwarding, peer in context.network.connected()
     due = may_connect and context.now() >= state.direct_again_s.get(peer, 0.0)
     if connected or not members or due:
@@ -177,13 +189,22 @@ def _new_request(context: Context, peer: PeerId, protocol: str, payload: bytes) 
     return unsigned.signed(context.identity.sign)
 
 
-def _possible_forwarders(context: Context, peer: PeerId) -> list[PeerId]:
+def _may_exchange(context: Context, sender: PeerId, receiver: PeerId, protocol: str) -> bool:
+    """Return whether requests of `protocol` are passed on between these two."""
+    is_member = context.ledger.snapshot.is_member
+    if is_member(sender) and is_member(receiver):
+        return True
+    fetches = context.peers.may_fetch_in_every_way
+    return protocol in FOR_GUESTS and (fetches(sender, receiver) or fetches(receiver, sender))
+
+
+def _possible_forwarders(context: Context, peer: PeerId, protocol: str) -> list[PeerId]:
     """Return the connected members in the order in which to try them: the one that passed on the
-    last message first, the others in a random order. Return none if `peer` is not a member, since
-    nobody would pass the message on."""
-    state = context.ledger.snapshot
-    if not state.is_member(peer) or not state.is_member(context.me):
+    last message first, the others in a random order. Return none if nobody would pass the message
+    on."""
+    if not _may_exchange(context, context.me, peer, protocol):
         return []
+    state = context.ledger.snapshot
     found = [it for it in context.network.connected() if state.is_member(it) and it != peer]
     context.draw.shuffle(found)
     last = context.peers.forwarding.forwarders.get(peer)
@@ -192,16 +213,15 @@ def _possible_forwarders(context: Context, peer: PeerId) -> list[PeerId]:
 
 async def _pass_on(context: Context, peer: PeerId, message: ForwardedMessage, data: bytes) -> bytes:
     """Pass a request of `peer` on to its receiver, and return the receiver's reply."""
-    state, forwarding = context.ledger.snapshot, context.peers.forwarding
     if message.sender != peer:
         raise NotAuthorised("a request is passed on only for its sender", peer=peer)
-    if not state.is_member(message.sender) or not state.is_member(message.receiver):
+    if not _may_exchange(context, peer, message.receiver, message.protocol):
         raise NotAuthorised("requests are passed on between members only", peer=peer)
     if message.receiver not in context.network.connected():
         raise TryLater("this node is not connected to the receiver either")
-    if not forwarding.allowed.consume(peer, 1, context.now()):
+    if not _is_allowed(context, message):
         raise TryLater("this node passes on only a few requests per second for each sender")
-    forwarding.passed_on += 1
+    context.peers.forwarding.passed_on += 1
     if message.protocol in WITH_ADDRESS:
         # A statement of the sender about its own address must not count.
         host = context.network.host_of(message.sender)
@@ -213,6 +233,17 @@ async def _pass_on(context: Context, peer: PeerId, message: ForwardedMessage, da
         deadline_s=PASS_ON_S,
         bytes_max=MESSAGE_BYTES_MAX,
     )
+
+
+def _is_allowed(context: Context, message: ForwardedMessage) -> bool:
+    """Return whether the limits allow passing on one more request. If so, count it."""
+    forwarding, now = context.peers.forwarding, context.now()
+    guests = [it for it in (message.sender, message.receiver) if context.peers.is_guest(it)]
+    if not guests:
+        return forwarding.allowed.consume(message.sender, 1, now)
+    _, bytes_max = forwarding.handlers.get(message.protocol, (None, 0))
+    short = len(message.payload) <= bytes_max
+    return short and forwarding.allowed_guests.consume(guests[0], 1, now)
 
 
 async def _answer(context: Context, forwarder: PeerId, message: ForwardedMessage) -> bytes:
@@ -236,7 +267,9 @@ def _faults(context: Context, forwarder: PeerId, message: ForwardedMessage) -> I
         yield "requests of this protocol cannot be forwarded"
     elif len(message.payload) > forwarding.handlers[message.protocol][1]:
         yield "the forwarded request is too long"
-    if not context.ledger.snapshot.is_member(sender) or not context.admission.may_train(sender):
+    as_member = context.ledger.snapshot.is_member(sender) and context.admission.may_train(sender)
+    may_ask = context.peers.may_fetch_in_every_way(sender, context.me)
+    if not as_member and not (message.protocol in FOR_GUESTS and may_ask):
         yield "the sender of a forwarded request is not a member"
     if message.receiver_incarnation != context.identities.incarnation:
         yield "the forwarded request is for an earlier start of this node"

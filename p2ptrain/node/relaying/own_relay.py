@@ -1,6 +1,6 @@
 """This node as a relay: it joins two members that both dial it (`dataplane/relaying`).
 
-The ledger says who may ask. Anybody else is refused, and the journal says so. The relay runs in the
+The ledger says who may ask, and the organisers and delegates say who may fetch. Anybody else is refused, and the journal says so. The relay runs in the
 listener's threads; it reads the ledger's newest state, which is immutable.
 """
 
@@ -62,11 +62,12 @@ def open_relay(stack: ExitStack, context: Context) -> None:
 
 def own_view(context: Context) -> RelayView:
     """Return what this node's ledger says about the current attempt. Any thread may call this."""
-    state, run = context.ledger.snapshot, context.run
+    state, run, is_guest = context.ledger.snapshot, context.run, context.peers.is_guest
     roster = state.roster
     if state.phase is Phase.REDUCE and roster is not None:
-        return RelayView(run, state.since, roster.step, roster.attempt, roster.peers)
-    return RelayView(run, state.since, state.step, state.attempt)
+        where = roster.step, roster.attempt, roster.peers
+        return RelayView(run, state.since, *where, is_guest=is_guest)
+    return RelayView(run, state.since, state.step, state.attempt, is_guest=is_guest)
 
 
 class JournalOfRelay(RelayLog):

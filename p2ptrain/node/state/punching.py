@@ -1,5 +1,6 @@
-"""Connections that this node and another member open from both ends at the same time, because
-neither can dial the other. Written by `punching/`.
+"""Connections that this node and another peer open from both ends at the same time, because neither
+can dial the other. One of the two is a member; the other is a member too, or a guest that fetches
+chunks. Written by `punching/`.
 """
 
 from __future__ import annotations
@@ -12,9 +13,14 @@ from dataclasses import dataclass, field
 import trio
 
 from p2ptrain.dataplane import Endpoint, LocalPort, Observation, PunchSessions, SecureSocket
+from p2ptrain.dataplane.observing import ASKED_AT_ONCE, ASKED_PER_S
 from p2ptrain.dataplane.punch_sessions import Effect, Punch
 from p2ptrain.errors import PeerError
 from p2ptrain.ids import PeerId
+from p2ptrain.rate_limit import FairAllowance
+
+GUEST_MESSAGES_AT_ONCE, GUEST_MESSAGES_PER_S = 64, 8.0
+"""Messages about punching from all guests together. A newcomer sends about four to each source."""
 
 PUNCHED_S = 600.0
 """Seconds for which a member counts as reached by hole punching after the last connection."""
@@ -73,6 +79,16 @@ class Punching:
     """Our observed ports for the agreements that another member has offered."""
     failed: dict[tuple[PeerId, str], str] = field(default_factory=dict)
     """Why the newest agreements failed that another member offered, by what they were about."""
+    observed: FairAllowance = field(
+        default_factory=lambda: FairAllowance(ASKED_AT_ONCE, ASKED_PER_S)
+    )
+    """How many of our ports we let members observe for each peer that wants to punch, and for our
+    own offers. An observer allows us this many in all, so no peer may use up all of them. All
+    guests together count as one peer."""
+    guest_messages: FairAllowance = field(
+        default_factory=lambda: FairAllowance(GUEST_MESSAGES_AT_ONCE, GUEST_MESSAGES_PER_S)
+    )
+    """Rate limit for the messages of guests."""
     reached_s: dict[PeerId, float] = field(default_factory=dict)
     """When this node last opened a connection with each member by hole punching."""
 
