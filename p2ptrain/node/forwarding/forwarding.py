@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from p2ptrain.address_group import plain_host
+from p2ptrain.dataplane.punch_messages import MESSAGE_BYTES_MAX as PUNCH_BYTES_MAX
 from p2ptrain.errors import (
     NotAuthorised,
     PeerError,
@@ -40,11 +41,13 @@ from p2ptrain.peers.forwarded_messages import (
     decode,
 )
 from p2ptrain.peers.protocol_names import (
+    ENDPOINT_BYTES_MAX,
     ENDPOINT_PROTOCOL,
     FORWARD_PROTOCOL,
     PUNCH_PROTOCOL,
     RELAY_PROTOCOL,
 )
+from p2ptrain.peers.relay_messages import MEET_BYTES_MAX
 
 DIRECT_S = 2.0
 """Deadline in seconds of a direct request to a peer that is not connected, if there may be a
@@ -61,8 +64,13 @@ WITH_ADDRESS = {PUNCH_PROTOCOL}
 """The protocols with whose requests a forwarder states the address at which it sees the sender.
 Others do not need it, and earlier versions do not accept it."""
 
-FOR_GUESTS = {ENDPOINT_PROTOCOL, PUNCH_PROTOCOL, RELAY_PROTOCOL}
-"""The protocols whose requests are passed on between a member and a guest."""
+FOR_GUESTS = {
+    ENDPOINT_PROTOCOL: ENDPOINT_BYTES_MAX,
+    PUNCH_PROTOCOL: PUNCH_BYTES_MAX,
+    RELAY_PROTOCOL: MEET_BYTES_MAX,
+}
+"""The protocols whose requests are passed on between a member and a guest, and the maximum size of
+such a request in bytes."""
 
 FORWARDERS_MAX = 3
 """Maximum number of forwarders to try for one request."""
@@ -236,14 +244,15 @@ async def _pass_on(context: Context, peer: PeerId, message: ForwardedMessage, da
 
 
 def _is_allowed(context: Context, message: ForwardedMessage) -> bool:
-    """Return whether the limits allow passing on one more request. If so, count it."""
+    """Return whether the limits allow passing on one more request. If so, count it. Raises
+    NotAuthorised: the request is longer than any that opens a connection for a guest."""
     forwarding, now = context.peers.forwarding, context.now()
     guests = [it for it in (message.sender, message.receiver) if context.peers.is_guest(it)]
     if not guests:
         return forwarding.allowed.consume(message.sender, 1, now)
-    _, bytes_max = forwarding.handlers.get(message.protocol, (None, 0))
-    short = len(message.payload) <= bytes_max
-    return short and forwarding.allowed_guests.consume(guests[0], 1, now)
+    if len(message.payload) > FOR_GUESTS[message.protocol]:
+        raise NotAuthorised("a request to or from a guest is too long", peer=message.sender)
+    return forwarding.allowed_guests.consume(guests[0], 1, now)
 
 
 async def _answer(context: Context, forwarder: PeerId, message: ForwardedMessage) -> bytes:

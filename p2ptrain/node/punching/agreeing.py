@@ -233,8 +233,13 @@ async def _execute(context: Context, effect: Effect) -> None:
 
 
 async def _send(context: Context, send: Send) -> None:
-    """Send a message. If our own offer cannot be delivered, its agreement fails at once."""
-    peer, message = send.peer, send.message
+    """Send a message, unless the same one is still on its way. If our own offer cannot be
+    delivered, its agreement fails at once."""
+    punching, peer, message = context.peers.punching, send.peer, send.message
+    key = peer, message.nonce, type(message)
+    if key in punching.on_the_way:
+        return
+    punching.on_the_way.add(key)
     try:
         await forwarding.request(
             context,
@@ -251,6 +256,10 @@ async def _send(context: Context, send: Send) -> None:
         if isinstance(message, PunchOffer):
             lost = PeerUnreachable(f"it does not get our offer: {exc.what}", peer=peer)
             _give(context, peer, message.nonce, lost)
+    else:
+        punching.sessions.delivered(peer, message)
+    finally:
+        punching.on_the_way.discard(key)
 
 
 async def _gather(context: Context, gather: Gather) -> None:
@@ -323,8 +332,9 @@ def _note_failure(context: Context, peer: PeerId, about: str, reason: str) -> No
 
 async def _know_certificate(context: Context, peer: PeerId) -> None:
     """Ask for the certificate of `peer` if its heartbeat has not brought it. Raises PeerError."""
-    if context.peers.table.endpoint(peer) is None and await introduced(context, peer) is None:
-        raise PeerUnreachable("its certificate is not known", peer=peer)
+    if context.peers.table.endpoint(peer) is None:
+        if await introduced(context, peer, may_connect=False) is None:
+            raise PeerUnreachable("its certificate is not known", peer=peer)
 
 
 def _place(context: Context, peer: PeerId, there: ExternalAddress) -> Endpoint:

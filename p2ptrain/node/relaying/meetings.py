@@ -95,6 +95,7 @@ async def ask_to_meet(context: Context, route: Route) -> None:
         wanted.encode(),
         deadline_s=ASK_S,
         bytes_max=MEET_BYTES_MAX,
+        may_connect=False,  # A dial of its data plane has just failed.
     )
     if refusal := decode_reply(reply):
         raise PeerUnreachable(f"it does not come to the relay: {refusal}", peer=route.peer.peer)

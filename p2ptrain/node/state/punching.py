@@ -68,6 +68,8 @@ class Punching:
     """Opens a connection with a member in every way. None as long as `agree` is None."""
     effects: trio.MemorySendChannel[Effect] | None = None
     """Effects for that task."""
+    on_the_way: set[tuple[PeerId, bytes, type]] = field(default_factory=set)
+    """The receiver, nonce and type of each message that is being sent."""
     moved: trio.Event = field(default_factory=trio.Event)
     """Set when `sessions` may have an earlier deadline; replaced by the task."""
     offered: dict[Agreement, trio.MemorySendChannel[Punch | PeerError]] = field(
