@@ -72,7 +72,7 @@ class FairAllowance:
         self._per_s = per_s
         self._keys_max = keys_max
         self._used: dict[Hashable, float] = {}
-        """What each key has used and is not refilled yet."""
+        """How much of the burst each key has used that has not been refilled since."""
         self._refused_s: dict[Hashable, float] = {}
         """When each key was last refused."""
         self._at_s = 0.0

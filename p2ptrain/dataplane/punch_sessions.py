@@ -8,7 +8,8 @@
 
 Both ends then begin at about the same time. Messages may be lost, delayed or doubled: an offer and
 an answer are sent again until the next message arrives, and all messages of one agreement carry the
-offerer's nonce. A message that the other end has confirmed is not sent again. If each `go` is lost, the answerer begins without it.
+offerer's nonce. A message that the other end has confirmed is not sent again. If each `go` is lost,
+the answerer begins without it.
 
 The offerer calls as the TLS client. The caller makes sure that only one end offers.
 

@@ -332,9 +332,10 @@ def _note_failure(context: Context, peer: PeerId, about: str, reason: str) -> No
 
 async def _know_certificate(context: Context, peer: PeerId) -> None:
     """Ask for the certificate of `peer` if its heartbeat has not brought it. Raises PeerError."""
-    if context.peers.table.endpoint(peer) is None:
-        if await introduced(context, peer, may_connect=False) is None:
-            raise PeerUnreachable("its certificate is not known", peer=peer)
+    if context.peers.table.endpoint(peer) is not None:
+        return
+    if await introduced(context, peer, may_connect=False) is None:
+        raise PeerUnreachable("its certificate is not known", peer=peer)
 
 
 def _place(context: Context, peer: PeerId, there: ExternalAddress) -> Endpoint:

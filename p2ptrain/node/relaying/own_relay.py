@@ -1,7 +1,8 @@
 """This node as a relay: it joins two members that both dial it (`dataplane/relaying`).
 
-The ledger says who may ask, and the organisers and delegates say who may fetch. Anybody else is refused, and the journal says so. The relay runs in the
-listener's threads; it reads the ledger's newest state, which is immutable.
+The ledger says who may ask, and the organisers and delegates say who else may fetch. All others are
+refused, and the journal says so. The relay runs in the listener's threads; it reads the ledger's
+newest state, which is immutable.
 """
 
 from __future__ import annotations
