@@ -38,6 +38,7 @@ takes 54 bytes."""
 COUNT_MAX = 1 << 53
 
 _RELAYS = "/p2ptrain-relays/"
+_BY_IPV6 = "/p2ptrain-dialable/6"
 
 SHARE_BLOCKS_MAX = 4096
 """Maximum number of held-out blocks in one member's share of a validation."""
@@ -159,6 +160,10 @@ class Heartbeat:
     """How many edges the sender offers to relay, free or in use; see `dataplane/relaying`. On the
     wire, it is a text among the addresses: older versions take it for a malformed address and skip
     it, while they would refuse an unknown field."""
+    dialable_by_ipv6: bool = False
+    """Whether other sites have lately connected to the sender's data plane by IPv6. It is a text
+    among the addresses too. `dialable` is about IPv4, unless all members see the sender at IPv6
+    addresses."""
 
     def follows(self, earlier: Heartbeat | None) -> bool:
         """Return whether this heartbeat is newer than `earlier`, the last one that was accepted."""
@@ -173,9 +178,10 @@ def encode(heartbeat: Heartbeat) -> bytes:
         each.name: getattr(heartbeat, each.name) for each in dataclass_fields(heartbeat)
     }
     wire["state"] = heartbeat.state[:STATE_CHARACTERS_MAX]
-    offer = (f"{_RELAYS}{heartbeat.relays}",) if heartbeat.relays else ()
-    wire["addresses"] = (*heartbeat.addresses[: ADDRESSES_MAX - len(offer)], *offer)
-    del wire["relays"]
+    texts = [f"{_RELAYS}{heartbeat.relays}"] if heartbeat.relays else []
+    texts += [_BY_IPV6] if heartbeat.dialable_by_ipv6 else []
+    wire["addresses"] = (*heartbeat.addresses[: ADDRESSES_MAX - len(texts)], *texts)
+    del wire["relays"], wire["dialable_by_ipv6"]
     wire["lacks"] = heartbeat.lacks[:LACKS_MAX]
     wire["paths"] = [[peer, path.rate, path.delay_ms] for peer, path in heartbeat.paths]
     if heartbeat.reduce is not None:
@@ -213,7 +219,9 @@ def decode(data: bytes) -> Heartbeat:
     wire |= {name: _count(wire[name]) for name in counts}
     wire["incarnation"] = _count(wire["incarnation"], INCARNATION_MAX)
     wire["state"] = _printable(wire["state"][:STATE_CHARACTERS_MAX])
-    wire["addresses"], wire["relays"] = _without_relays(_addresses(wire["addresses"]))
+    addresses, wire["relays"] = _without_relays(_addresses(wire["addresses"]))
+    wire["dialable_by_ipv6"] = _BY_IPV6 in addresses
+    wire["addresses"] = tuple(each for each in addresses if each != _BY_IPV6)
     wire["ready"] = _ready(wire["ready"])
     wire["reduce"] = _reduce(wire["reduce"])
     wire["lacks"] = _peers(wire["lacks"], LACKS_MAX)

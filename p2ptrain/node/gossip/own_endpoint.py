@@ -80,8 +80,9 @@ def told_addresses(context: Context) -> tuple[str, ...]:
     """Return the addresses for this node's heartbeats: those of the control plane, as far as there
     is room, and those of the data plane."""
     data = [str(each) for each in own_candidates(context)]
-    # One more text says how many edges this node relays (`peers/heartbeat`).
-    room = ADDRESSES_MAX - len(data) - (relays_offered(context) > 0)
+    # Further texts say how many edges this node relays, and that IPv6 works (`peers/heartbeat`).
+    texts = (relays_offered(context) > 0) + context.own_heartbeat.dialable_by_ipv6
+    room = ADDRESSES_MAX - len(data) - texts
     return (*context.network.addresses()[:room], *data)
 
 

@@ -11,7 +11,6 @@ import trio
 from p2ptrain.dataplane import DialHandle, Endpoint, LocalPort, Observation, observe
 from p2ptrain.errors import PeerError, PeerUnreachable, RemoteProtocolError, TryLater
 from p2ptrain.ids import PeerId
-from p2ptrain.node.gossip.reachability import is_dialable
 from p2ptrain.node.state.context import Context
 from p2ptrain.node.state.threads import in_thread
 
@@ -56,7 +55,7 @@ def observers(context: Context, peer: PeerId) -> list[Endpoint]:
         if record.endpoint is not None
         and state.is_member(record.peer)
         and record.peer not in (context.me, peer)
-        and is_dialable(context, record.peer)
+        and record.heartbeat.dialable  # An observer that is dialled by IPv6 sees no IPv4 port.
         and not peers.is_down(record.peer)
         and peers.may_be_at(record.endpoint)
     ]

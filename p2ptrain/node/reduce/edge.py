@@ -9,7 +9,7 @@ hello, and its inbox then refuses the neighbour's hello for this stream (`datapl
     the opener only    waits; 0.3 s later it punches   dials
     neither            punches, then dials a relay     waits for the call, then dials a relay
 
-Both know from heartbeats who says that it can be dialled.
+Both know from heartbeats who says that it can be dialled, by IPv4, or by IPv6 if both have it.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ async def open_edge(
     is_opener = request.me < request.peers.index(peer)
     inbox, theirs = context.plane.ring_inbox, keys(request, peer)
     claims = InboxClaims(inbox, theirs) if is_opener else None
-    is_asked = is_opener or not is_dialable(context, context.me)
+    is_asked = is_opener or not is_dialable(context, context.me, by=peer)
     purpose = PURPOSE if is_asked else SECOND_PURPOSE
     ours = keys(request, request.peers[request.me])
     opening = Opening(
@@ -129,7 +129,7 @@ def keys(request: ReduceRequest, dialler: PeerId) -> dict[int, RingKey]:
 
 
 def ways_of_opener(context: Context, opening: Opening, relayed: Way) -> list[Way]:
-    if not is_dialable(context, context.me):
+    if not is_dialable(context, context.me, by=opening.peer):
         return ways_to(context, opening, dial_persistently, relayed)
     ways = ways_to(context, opening, dial_persistently)
     return ways if is_dialable(context, opening.peer) else [await_peer, *ways]
@@ -139,7 +139,7 @@ def ways_of_other(context: Context, opening: Opening, relayed: Way) -> list[Way]
     """Return the ways of the neighbour that does not decide. If only the opener can be dialled, it
     relies on us. If neither can, it is useless to wait once its call has failed."""
     opener_is_dialable = is_dialable(context, opening.peer)
-    if is_dialable(context, context.me):
+    if is_dialable(context, context.me, by=opening.peer):
         second = partial(dial_once, context)
         return [await_peer, second] if opener_is_dialable else [await_peer]
     if opener_is_dialable:
