@@ -63,6 +63,7 @@ COMMANDS: tuple[Command | Group, ...] = (
         "status",
         "STATUS_EXAMPLES",
     ),
+    Command("watch", "watching.watch", "Follow a run without taking part in it.", "watch"),
     Command(
         "doctor",
         "doctor",

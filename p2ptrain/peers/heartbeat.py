@@ -22,6 +22,7 @@ from p2ptrain.ledger.chain.values import LineId
 from p2ptrain.peers.identity_messages import SIGNATURE_BYTES
 from p2ptrain.peers.incarnations import INCARNATION_MAX
 from p2ptrain.peers.path_table import TOLD_MAX, Path
+from p2ptrain.peers.series.step_report import StepReport, encode_report, without_report
 
 HEARTBEAT_BYTES_MAX = 8192
 """Maximum size of a heartbeat in bytes. A typical heartbeat takes 1.1 kB: a certificate of 500
@@ -164,6 +165,9 @@ class Heartbeat:
     """Whether other sites have lately connected to the sender's data plane by IPv6. It is a text
     among the addresses too. `dialable` is about IPv4, unless all members see the sender at IPv6
     addresses."""
+    step_report: StepReport | None = None
+    """The sender's report on the newest outer step that it has finished. It is a text among the
+    addresses too."""
 
     def follows(self, earlier: Heartbeat | None) -> bool:
         """Return whether this heartbeat is newer than `earlier`, the last one that was accepted."""
@@ -178,10 +182,12 @@ def encode(heartbeat: Heartbeat) -> bytes:
         each.name: getattr(heartbeat, each.name) for each in dataclass_fields(heartbeat)
     }
     wire["state"] = heartbeat.state[:STATE_CHARACTERS_MAX]
-    texts = [f"{_RELAYS}{heartbeat.relays}"] if heartbeat.relays else []
-    texts += [_BY_IPV6] if heartbeat.dialable_by_ipv6 else []
-    wire["addresses"] = (*heartbeat.addresses[: ADDRESSES_MAX - len(texts)], *texts)
-    del wire["relays"], wire["dialable_by_ipv6"]
+    told = [f"{_RELAYS}{heartbeat.relays}"] if heartbeat.relays else []
+    told += [_BY_IPV6] if heartbeat.dialable_by_ipv6 else []
+    if heartbeat.step_report is not None:
+        told.append(encode_report(heartbeat.step_report))
+    wire["addresses"] = (*heartbeat.addresses[: ADDRESSES_MAX - len(told)], *told)
+    del wire["relays"], wire["dialable_by_ipv6"], wire["step_report"]
     wire["lacks"] = heartbeat.lacks[:LACKS_MAX]
     wire["paths"] = [[peer, path.rate, path.delay_ms] for peer, path in heartbeat.paths]
     if heartbeat.reduce is not None:
@@ -221,7 +227,8 @@ def decode(data: bytes) -> Heartbeat:
     wire["state"] = _printable(wire["state"][:STATE_CHARACTERS_MAX])
     addresses, wire["relays"] = _without_relays(_addresses(wire["addresses"]))
     wire["dialable_by_ipv6"] = _BY_IPV6 in addresses
-    wire["addresses"] = tuple(each for each in addresses if each != _BY_IPV6)
+    addresses = tuple(each for each in addresses if each != _BY_IPV6)
+    wire["addresses"], wire["step_report"] = without_report(addresses)
     wire["ready"] = _ready(wire["ready"])
     wire["reduce"] = _reduce(wire["reduce"])
     wire["lacks"] = _peers(wire["lacks"], LACKS_MAX)
