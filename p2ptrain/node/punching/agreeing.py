@@ -51,7 +51,7 @@ from p2ptrain.ids import PeerId
 from p2ptrain.node.connecting.single import open_connection
 from p2ptrain.node.forwarding import forwarding
 from p2ptrain.node.gossip.endpoint_exchange import introduced
-from p2ptrain.node.punching.observed_ports import close, observe_ports
+from p2ptrain.node.punching.observed_ports import close, observe_ports, take_ports
 from p2ptrain.node.punching.purposes import unwanted
 from p2ptrain.node.punching.sightings import own_gateways, sightings_of
 from p2ptrain.node.state.context import Context
@@ -274,7 +274,7 @@ async def _gather(context: Context, gather: Gather) -> None:
     if not why:
         try:
             await _know_certificate(context, gather.peer)
-            ports = await observe_ports(context, gather.peer, gather.count)
+            ports = await take_ports(context, gather.peer, gather.about, gather.count)
         except PeerError as exc:
             why = exc.what
     if why:

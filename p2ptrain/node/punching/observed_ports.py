@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import partial
 from ipaddress import ip_address
 
@@ -12,6 +13,7 @@ from p2ptrain.dataplane import DialHandle, Endpoint, LocalPort, Observation, obs
 from p2ptrain.errors import PeerError, PeerUnreachable, RemoteProtocolError, TryLater
 from p2ptrain.ids import PeerId
 from p2ptrain.node.state.context import Context
+from p2ptrain.node.state.punching import ObservedAhead
 from p2ptrain.node.state.threads import in_thread
 
 OBSERVE_S = 1.5
@@ -40,6 +42,37 @@ async def observe_ports(context: Context, peer: PeerId, count: int) -> list[Obse
             why.append(f"{observer.peer}: {exc.what}")
     told = "; ".join(why) or "no other member can be dialled"
     raise PeerUnreachable(f"no member observes this node's ports: {told}", peer=peer)
+
+
+async def observe_ahead(context: Context, peer: PeerId, about: str, count: int) -> None:
+    """Observe `count` ports now, since `peer` will offer an agreement about this soon: both ends of
+    an edge learn at the same time that they need one. Keep them until an agreement takes them, or
+    this task is cancelled."""
+    ahead, key = ObservedAhead(), (peer, about)
+    context.peers.punching.ahead[key] = ahead
+    try:
+        with suppress(PeerUnreachable):
+            ahead.ports = await observe_ports(context, peer, count)
+        ahead.done.set()
+        await trio.sleep_forever()
+    finally:
+        ahead.done.set()
+        if context.peers.punching.ahead.get(key) is ahead:
+            del context.peers.punching.ahead[key]
+        close(ahead.ports)
+
+
+async def take_ports(context: Context, peer: PeerId, about: str, count: int) -> list[Observation]:
+    """Return the ports that were observed ahead for this agreement. If there are none, observe
+    them. Raises as `observe_ports` does."""
+    ahead = context.peers.punching.ahead.get((peer, about))
+    if ahead is not None:
+        await ahead.done.wait()
+        ports, ahead.ports = ahead.ports, []
+        if len(ports) == count:
+            return ports
+        close(ports)
+    return await observe_ports(context, peer, count)
 
 
 def observers(context: Context, peer: PeerId) -> list[Endpoint]:

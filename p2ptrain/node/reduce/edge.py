@@ -40,6 +40,7 @@ from p2ptrain.node.connecting.ways import (
 )
 from p2ptrain.node.gossip.endpoint_exchange import introduced
 from p2ptrain.node.gossip.reachability import is_dialable
+from p2ptrain.node.punching.observed_ports import observe_ahead
 from p2ptrain.node.punching.purposes import reduce_purpose
 from p2ptrain.node.state.context import Context
 from p2ptrain.node.state.threads import in_thread
@@ -179,8 +180,12 @@ async def await_peer(opening: Opening) -> None:
 async def await_call(context: Context, opening: Opening) -> None:
     """Wait until the neighbour has called us through our NATs. Raises PeerUnreachable: the calls
     have failed."""
-    while not (why := context.peers.punching.failure_of(opening.peer, opening.about)):
-        await context.changes.wait()
+    async with trio.open_nursery() as nursery:
+        missing = len(opening.missing)
+        nursery.start_soon(observe_ahead, context, opening.peer, opening.about, missing)
+        while not (why := context.peers.punching.failure_of(opening.peer, opening.about)):
+            await context.changes.wait()
+        nursery.cancel_scope.cancel()
     raise PeerUnreachable(why, peer=opening.peer)
 
 

@@ -60,6 +60,15 @@ Agree = Callable[[PeerId, str, int], AbstractAsyncContextManager[Agreed]]
 
 
 @dataclass(slots=True)
+class ObservedAhead:
+    """Ports that are observed before the other member offers to punch. `ports` is empty if nobody
+    observes them, or once an agreement uses them."""
+
+    done: trio.Event = field(default_factory=trio.Event)
+    ports: list[Observation] = field(default_factory=list)
+
+
+@dataclass(slots=True)
 class Punching:
     sessions: PunchSessions = field(default_factory=PunchSessions)
     agree: Agree | None = None
@@ -77,6 +86,8 @@ class Punching:
     )
     """The agreements that this node has offered and that are under way. Each channel takes the
     outcome: when and where to punch, or why not."""
+    ahead: dict[tuple[PeerId, str], ObservedAhead] = field(default_factory=dict)
+    """Our ports for agreements that another member will offer soon, by what they are about."""
     ports: dict[Agreement, Sequence[Observation]] = field(default_factory=dict)
     """Our observed ports for the agreements that another member has offered."""
     failed: dict[tuple[PeerId, str], str] = field(default_factory=dict)
