@@ -63,7 +63,14 @@ COMMANDS: tuple[Command | Group, ...] = (
         "status",
         "STATUS_EXAMPLES",
     ),
+    Command("open", "page.open_page", "Show the node's page in a browser.", "open_page"),
     Command("watch", "watching.watch", "Follow a run without taking part in it.", "watch"),
+    Command(
+        "report",
+        "watching.report",
+        "Write the run's page as files that any web host can serve.",
+        "report",
+    ),
     Command(
         "pause",
         "control.pause",

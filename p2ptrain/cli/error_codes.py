@@ -237,6 +237,9 @@ CHECK-LATE: A check of p2ptrain doctor did not end in time. The machine is overl
 NODE-KILLED: The last node in this home ended without writing a reason. It was killed, or the
     machine lost power. Nothing that was stored is lost; start the node again.
 OS: The operating system refused an operation. The message quotes its error and the file.
+PAGE-NONE: No page is served from this home. A node serves one while it runs, unless it was
+    started with --no-page.
+PAGE-TOKEN: Other users can read the file with the token of the page, so they could act for you.
 KERNEL-VARIANT: This processor cannot run the requested variant of the native kernels.
 
 # what is stored

@@ -14,7 +14,7 @@ from p2ptrain.node.control import waiting
 from p2ptrain.node.control.orders import limits_in_words, schedule_in_words
 from p2ptrain.node.gossip import amendment_gossip, reachability
 from p2ptrain.node.joining import hello_server
-from p2ptrain.node.outer_state.state_digest import state_digest
+from p2ptrain.node.outer_state.state_digest import known_digest, state_digest
 from p2ptrain.node.reduce import ring_order
 from p2ptrain.node.relaying import own_relay
 from p2ptrain.node.state.context import Context
@@ -30,9 +30,14 @@ peers pending` shows all."""
 
 async def status(context: Context, *, wall: Callable[[], float] = time) -> NodeStatus:
     """Return the node's current status, for users and programs. `wall` is a Unix clock."""
+    return brief_status(context, await state_digest(context.outer), wall=wall)
+
+
+def brief_status(
+    context: Context, digest: str | None = None, *, wall: Callable[[], float] = time
+) -> NodeStatus:
+    """Return the status for the page. Without `digest`, it is only in the status if it is known."""
     state = context.ledger.snapshot
-    digest = await state_digest(context.outer)
-    agreement = context.ledger.core.status(context.now())
     wait = waiting.current_wait(context, wall())
     validation = context.trainer.validation.newest
     newest = context.trainer.progress
@@ -48,7 +53,7 @@ async def status(context: Context, *, wall: Callable[[], float] = time) -> NodeS
         ledger_height=state.height,
         ledger_head=state.head,
         ledger_origin=context.ledger.origin.words if context.ledger.origin else "",
-        state_digest=digest,
+        state_digest=known_digest(context.outer) if digest is None else digest,
         snapshot_step=state.snapshot.step if state.snapshot else None,
         tokens=state.tokens_by_peer.get(context.me, 0),
         tokens_total=state.tokens,
@@ -67,7 +72,7 @@ async def status(context: Context, *, wall: Callable[[], float] = time) -> NodeS
         learning=asdict(context.reduce.comparison) if context.reduce.comparison else {},
         waits_for="" if wait is None else wait.words(wall()),
         waiting={} if wait is None else wait.to_json(),
-        branch=branch_warning.in_words(agreement.branch, context.ledger.core),
+        branch=_branch(context),
         amended=amendment_gossip.in_words(context),
         averaging=ring_order.in_words(context),
         asking=_asking(context),
@@ -88,6 +93,11 @@ async def status(context: Context, *, wall: Callable[[], float] = time) -> NodeS
         warnings=tuple(each.words for each in cautions),
         cautions=cautions,
     )
+
+
+def _branch(context: Context) -> str:
+    agreement = context.ledger.core.status(context.now())
+    return branch_warning.in_words(agreement.branch, context.ledger.core)
 
 
 def _who(context: Context) -> tuple[PeerId, str, str, str]:

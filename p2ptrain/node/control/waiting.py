@@ -147,7 +147,8 @@ def current_wait(context: Context, wall_s: float) -> Wait | None:
 def _then(agreement: LedgerStatus) -> str:
     """Say what happens after the wait."""
     if agreement.phase is Phase.REDUCE:
-        return "then the members decide without the missing reports" if agreement.until else ""
+        late = "then the members decide without the missing reports"
+        return late if agreement.until else "then the members agree on the result"
     if agreement.waiting_for:
         late = "then the members exchange without those that are late"
         return late if agreement.until else "then the members exchange"

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from p2ptrain.ledger.chain.state import Phase
 from p2ptrain.names import label
-from p2ptrain.node.control.member_news import MemberChanges
+from p2ptrain.node.control.member_news import BEHIND_MAX, MemberChanges
 from p2ptrain.node.control.series.closed_steps import ClosedStep
 from p2ptrain.node.state.context import Context
 from p2ptrain.observe.cautions import Caution
@@ -85,10 +85,15 @@ class Happenings:
 
     def _of_snapshot(self, context: Context) -> Iterator[Happening]:
         snapshot = context.ledger.snapshot.snapshot
-        if snapshot != self._snapshot and snapshot is not None and context.at_head():
+        if snapshot != self._snapshot and snapshot is not None and self._snapshot_is_news(context):
             what = f"The members certified a snapshot of outer step {snapshot.step}."
             yield "snapshot", "", what
         self._snapshot = snapshot
+
+    def _snapshot_is_news(self, context: Context) -> bool:
+        """Return whether this node is not catching up, so that the snapshot is a new one."""
+        step = context.outer.step
+        return step is not None and context.ledger.snapshot.step - step <= BEHIND_MAX
 
     def _of_validation(self, context: Context) -> Iterator[Happening]:
         newest = context.trainer.validation.newest

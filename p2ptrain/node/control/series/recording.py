@@ -17,6 +17,7 @@ import trio
 from p2ptrain.ids import PeerId
 from p2ptrain.node.control.series.closed_steps import ClosedStep, ClosedSteps
 from p2ptrain.node.control.series.happenings import Happenings, about
+from p2ptrain.node.control.series.learning import learn_history
 from p2ptrain.node.control.series.own_report import report_of, row_of
 from p2ptrain.node.state.context import Context
 from p2ptrain.observe.cautions import Caution
@@ -44,8 +45,9 @@ BATCH = 64
 ROOM_MIN = 2048
 ROOM_LOOK_S = 0.1
 
-ANEW_HEIGHTS = 2
-"""A node that lacks more entries than this replays what happened some time ago."""
+BEHIND_HEIGHTS = 2
+"""Number of entries that a node may lack at a moment without being behind: a heartbeat that names a
+new entry can arrive before the entry does."""
 
 
 async def record_series(context: Context, *, wall: Callable[[], float] = time) -> None:
@@ -56,9 +58,11 @@ async def record_series(context: Context, *, wall: Callable[[], float] = time) -
         book = SeriesBook(context, recorder, wall, known)
         with context.journal.followed(book.note):
             await book.record_known()
-            while True:
-                book.look()
-                await context.changes.wait(at_most_s=LOOK_S)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(learn_history, context, recorder)
+                while True:
+                    book.look()
+                    await context.changes.wait(at_most_s=LOOK_S)
     finally:
         context.state.own_report = None
         with trio.CancelScope(shield=True):
@@ -91,6 +95,8 @@ class SeriesBook:
         self._recent: dict[int, dict[PeerId, tuple[int, StepReport | None]]] = {}
         self._held_out: tuple[int, float | None] = (0, None)
         self._told = ""
+        self._was_current = self._is_current()
+        """Whether this node knew at the last look what the others knew."""
         recorder.forget_after(context.ledger.snapshot.step)
 
     def note(self, record: Mapping[str, object]) -> None:
@@ -120,8 +126,11 @@ class SeriesBook:
 
     def look(self) -> None:
         """Record what is new."""
-        for closed in self._steps.new():
-            self._record_step(closed)
+        new = list(self._steps.new())
+        for closed in new:
+            anew = self._was_current and closed is new[-1]
+            self._record_step(closed, self._wall() if anew else None)
+        self._was_current = self._is_current()
         while self._facts:
             self._record_facts(self._facts.popleft())
         self._take_reports()
@@ -130,15 +139,15 @@ class SeriesBook:
             self._record_event(kind, peer, text, self._newest)
         self._warn()
 
-    def _record_step(self, closed: ClosedStep) -> None:
-        anew = not self._is_replay()
-        self._recorder.record(*self._rows(closed, self._wall() if anew else None))
+    def _record_step(self, closed: ClosedStep, time_s: float | None) -> None:
+        """Record an outer step that ended at `time_s`, or some unknown time ago."""
+        self._recorder.record(*self._rows(closed, time_s))
         self._newest = closed.step
         tokens = {each.peer: each.tokens for each in closed.participants}
         self._recent[closed.step] = {peer: (tokens.get(peer, 0), None) for peer in closed.members}
         while len(self._recent) > RECENT_MAX:
             del self._recent[next(iter(self._recent))]
-        for kind, peer, text in about(closed) if anew else ():
+        for kind, peer, text in () if time_s is None else about(closed):
             self._record_event(kind, peer, text, closed.step)
 
     def _rows(self, closed: ClosedStep, time_s: float | None) -> list[StepRow | PeerStepRow]:
@@ -167,12 +176,15 @@ class SeriesBook:
             ),
         ]
 
-    def _is_replay(self) -> bool:
-        """Return whether others have known for some time what this node learns now."""
+    def _is_current(self) -> bool:
+        """Return whether this node knows what the others know, so that the next entry is news. A
+        newcomer that has not heard anybody yet is not current, but a lone member is."""
         state = self._context.ledger.snapshot
         beats = (record.heartbeat for record in self._context.peers.counted())
         heights = [beat.height for beat in beats if beat.line == state.line]
-        return max(heights, default=0) > state.height + ANEW_HEIGHTS
+        if not heights:
+            return state.is_member(self._context.me)
+        return max(heights) <= state.height + BEHIND_HEIGHTS
 
     def _record_facts(self, facts: StepFacts) -> None:
         if facts.step not in self._recent:
