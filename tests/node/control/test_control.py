@@ -16,7 +16,7 @@ import trio
 
 from p2ptrain.archive.home import Home
 from p2ptrain.identity import load_or_create
-from p2ptrain.node.control.control_socket import COMMANDS, STATUSES, LINE_BYTES_MAX, serve_commands
+from p2ptrain.node.control.control_socket import COMMANDS, LINE_BYTES_MAX, STATUSES, serve_commands
 from p2ptrain.node.joining.startup_status import GONE, StartupStatus
 from p2ptrain.node.state.context import Context
 from p2ptrain.node.state.join_requests import Applicant
