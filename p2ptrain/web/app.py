@@ -97,7 +97,9 @@ class _Answers:
         return _json(request, to_json({"schema": 1, "events": [charts.event(row) for row in rows]}))
 
     async def samples(self, request: Request) -> Response:
-        return _json(request, to_json(charts.samples(self._hub.history)))
+        await self._look()
+        found = charts.samples(self._hub.history, self._hub.facts.prompts)
+        return _json(request, to_json(found))
 
     async def stream(self, request: Request) -> Response:
         client = self._hub.clients.enter()
