@@ -47,6 +47,7 @@ DOORS = {
     "tokenizers": {"data"},
     "safetensors": {"trainer"},
     "segno": {"cli"},
+    "tensorboardX": {"cli"},
     "transformers": {"trainer"},
     "cryptography": {"identity", "dataplane"},
 }
