@@ -7,13 +7,15 @@ does not know what the secret is.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from p2ptrain.errors import ConfigError
 
 
-def write_new(path: Path, data: bytes) -> bool:
+def write_new(path: Path, data: bytes, fsync: Callable[[int], None] = os.fsync) -> bool:
     """Write `data` durably to the new file `path`. Return False if a file is already there.
+    `fsync` writes the file with the given descriptor to the disk.
 
     Raises OSError: `path` could not be written. In that case, no new file remains.
     """
@@ -25,19 +27,19 @@ def write_new(path: Path, data: bytes) -> bool:
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
             file.flush()
-            os.fsync(file.fileno())
-        _sync_names(path.parent)
+            fsync(file.fileno())
+        _sync_names(path.parent, fsync)
     except OSError:
         path.unlink(missing_ok=True)  # A full disk must not leave a partial key in the file.
         raise
     return True
 
 
-def _sync_names(folder: Path) -> None:
+def _sync_names(folder: Path, fsync: Callable[[int], None]) -> None:
     """Fsync `folder`. Without this, a power cut may remove a new file even after its fsync."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        os.fsync(descriptor)
+        fsync(descriptor)
     finally:
         os.close(descriptor)
 

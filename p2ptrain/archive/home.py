@@ -45,6 +45,7 @@ class Home:
         self.starts: Final = root / "starts"  # how many times this identity was started
         self.peers: Final = root / "peers.json"  # addresses of peers met before
         self.journal: Final = root / "journal.jsonl"  # log of events
+        self.series: Final = root / "series.db"  # the history of the run, for charts
         self.control: Final = root / "control.sock"  # the socket of `p2ptrain status`
         self.lock: Final = root / "lock"  # held by the process that uses this home
         if to_make:

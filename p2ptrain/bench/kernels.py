@@ -11,13 +11,14 @@ import ctypes
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 
 import numpy as np
 
 from p2ptrain import kernels
 from p2ptrain.bench.accuracy import relative_errors
 from p2ptrain.bench.lines import FigureLine
-from p2ptrain.bench.peers import PEERS
+from p2ptrain.bench.peers import PEERS, Load
 from p2ptrain.bench.timing import best_times
 from p2ptrain.kernels import Codec, CodecName
 
@@ -127,9 +128,14 @@ def moved_bytes(payload: float) -> dict[str, float]:
 
 
 def measure(
-    elements: int = ELEMENTS, rounds: int = 5, variant: str = "", block: int | None = None
+    elements: int = ELEMENTS,
+    rounds: int = 5,
+    variant: str = "",
+    block: int | None = None,
+    load: Load = import_module,
 ) -> KernelReport:
-    """Measure everything in one run. `block` replaces the default blocks of int8 and int4.
+    """Measure everything in one run. `block` replaces the default blocks of int8 and int4. `load`
+    imports the other libraries.
 
     Raises MachineUnfit: this machine does not support the variant.
     """
@@ -138,7 +144,7 @@ def measure(
     calls: dict[str, Callable[[], object]] = {MEMCPY: bench.memcpy}
     for name, codec in codecs.items():
         calls |= {f"{name} {kernel}": call for kernel, call in bench.calls(codec).items()}
-    others = {name: make(bench.theta) for name, make in PEERS.items()}
+    others = {name: make(bench.theta, load) for name, make in PEERS.items()}
     calls |= {name: call for name, call in others.items() if call is not None}
     seconds = best_times(calls, rounds)
     ours = seconds["int8 quantise"]

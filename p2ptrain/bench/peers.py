@@ -17,13 +17,15 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float32]
 Call = Callable[[], object]
+Load = Callable[[str], ModuleType]
+"""Imports the module of this name. Raises ImportError."""
 CODES = 255
 
 
-def pypiquant(src: Floats) -> Call | None:
+def pypiquant(src: Floats, load: Load = importlib.import_module) -> Call | None:
     """Return a function that runs pypiquant's scan and quantise in one thread, into existing
     memory; None if pypiquant is not installed."""
-    piquant = _module("piquant")
+    piquant = _module("piquant", load)
     if piquant is None:
         return None
     context, kind = piquant.Context(1), piquant.DataType
@@ -40,10 +42,10 @@ def pypiquant(src: Floats) -> Call | None:
     return quantise
 
 
-def torch(src: Floats) -> Call | None:
+def torch(src: Floats, load: Load = importlib.import_module) -> Call | None:
     """Return a function that runs torch's aminmax and quantize_per_tensor in one thread, into an
     existing tensor; None if torch is not installed."""
-    library = _module("torch")
+    library = _module("torch", load)
     if library is None:
         return None
     library.set_num_threads(1)
@@ -63,12 +65,12 @@ def torch(src: Floats) -> Call | None:
     return quantise
 
 
-PEERS: dict[str, Callable[[Floats], Call | None]] = {"pypiquant": pypiquant, "torch": torch}
+PEERS: dict[str, Callable[[Floats, Load], Call | None]] = {"pypiquant": pypiquant, "torch": torch}
 """The functions of this module by the libraries' names on PyPI."""
 
 
-def _module(name: str) -> ModuleType | None:
+def _module(name: str, load: Load) -> ModuleType | None:
     try:
-        return importlib.import_module(name)
+        return load(name)
     except ImportError:
         return None

@@ -74,6 +74,7 @@ COMMANDS: tuple[Command | Group, ...] = (
         "Copy the run's history to TensorBoard or to JSON lines.",
         "track",
     ),
+    Command("watch", "watching.watch", "Follow a run without taking part in it.", "watch"),
     Command(
         "doctor",
         "doctor",

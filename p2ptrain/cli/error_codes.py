@@ -243,8 +243,8 @@ STORE-HEAD: The store's head, the file that names the newest state, is damaged. 
     the node fetches a snapshot again.
 STORE-IO: The disk that holds the store reported an error.
 STORE-READONLY: The store is on a file system that cannot be written to.
-SERIES: The history of the run, series.db in the node's home, cannot be read. The message says why.
-    It is only for display: the node does not need it, and puts a damaged file aside.
+SERIES: The history of the run, series.db in the node's home, cannot be read or written. The message
+    says why. It is only for display: the run goes on without it. A damaged file is put aside.
 CKPT-HASH: A chunk does not match its digest: the disk or a peer altered it. The chunk is not used.
 CKPT-MISSING: A chunk is not in the store. A node fetches it from its peers.
 CKPT-MANIFEST: The description of a snapshot or of another blob is malformed. The blob is not used.

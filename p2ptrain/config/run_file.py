@@ -14,8 +14,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, ValidationError, model_validator
 
+from p2ptrain.config.public_sections import AboutSection, PublicSection, SamplesSection
+from p2ptrain.config.section import Section
 from p2ptrain.errors import ConfigError, counted
 from p2ptrain.identity import is_peer_id
 
@@ -38,10 +40,6 @@ INT4_BLOCK = 64
 so short blocks are worth their extra bytes; see docs/results/kernels.md."""
 
 ERRORS_SHOWN_MAX = 6
-
-
-class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 class RunSection(Section):
@@ -234,6 +232,9 @@ class RunFile(Section):
 
     run: RunSection
     organisers: OrganisersSection = OrganisersSection()
+    about: AboutSection = AboutSection()
+    public: PublicSection = PublicSection()
+    samples: SamplesSection = SamplesSection()
     model: ModelSection
     data: DataSection = DataSection()
     inner: InnerSection

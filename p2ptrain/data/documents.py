@@ -28,25 +28,27 @@ ROWS_AT_ONCE = 256
 KEYS_SHOWN_MAX = 8
 
 
-def text_pieces(path: Path, field: str = "") -> Iterator[Piece]:
+def text_pieces(
+    path: Path, field: str = "", *, characters: int = TEXT_PIECE_CHARACTERS
+) -> Iterator[Piece]:
     """Yield the file as one document, in pieces of whole lines. `field` is not used.
 
-    A piece is full once it has TEXT_PIECE_CHARACTERS. A full piece is yielded only when the next
+    A piece is full once it has as many `characters`. A full piece is yielded only when the next
     line has been read, because a piece must say whether the document ends with it.
     """
-    lines, characters, begins = list[str](), 0, True
+    lines, held, begins = list[str](), 0, True
     for number, line in numbered_lines(path):
-        if characters >= TEXT_PIECE_CHARACTERS:
+        if held >= characters:
             yield Piece("".join(lines), begins, ends=False)
-            lines, characters, begins = [], 0, False
+            lines, held, begins = [], 0, False
         try:
             lines.append(line.decode() + "\n")
         except UnicodeDecodeError as exc:
             raise _no_text(path, number) from exc
         if "\0" in lines[-1]:  # probably UTF-16, which can also be valid UTF-8
             raise _no_text(path, number)
-        characters += len(lines[-1])
-    if characters:
+        held += len(lines[-1])
+    if held:
         yield Piece("".join(lines), begins)
 
 

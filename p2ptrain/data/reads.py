@@ -27,8 +27,11 @@ _LETTERS = _TAKEN + _TAKEN.lower()
 _TABLE = bytes.maketrans(_LETTERS, _MEANT * 2)
 
 
-def fasta_pieces(path: Path, field: str = "") -> Iterator[Piece]:
-    """Yield the sequence of each record, with its lines joined. `field` is not used."""
+def fasta_pieces(
+    path: Path, field: str = "", *, bases_max: int = READ_BASES_MAX
+) -> Iterator[Piece]:
+    """Yield the sequence of each record, with its lines joined, in pieces of at most `bases_max`.
+    `field` is not used."""
     name, held = "", bytearray()
     seen, begins = False, True
     for number, line in numbered_lines(path):
@@ -40,16 +43,19 @@ def fasta_pieces(path: Path, field: str = "") -> Iterator[Piece]:
             if not seen:
                 raise _broken(path, number, "a FASTA record must begin with '>'")
             held += _bases(line.strip(), path, number, name)
-        while len(held) > READ_BASES_MAX:  # Keep the rest: it may be the record's last piece.
-            yield Piece(held[:READ_BASES_MAX].decode(), begins, ends=False)
-            del held[:READ_BASES_MAX]
+        while len(held) > bases_max:  # Keep the rest: it may be the record's last piece.
+            yield Piece(held[:bases_max].decode(), begins, ends=False)
+            del held[:bases_max]
             begins = False
     if held:
         yield Piece(held.decode(), begins)
 
 
-def fastq_pieces(path: Path, field: str = "") -> Iterator[Piece]:
-    """Yield the sequence of each four-line record. `field` is not used."""
+def fastq_pieces(
+    path: Path, field: str = "", *, bases_max: int = READ_BASES_MAX
+) -> Iterator[Piece]:
+    """Yield the sequence of each four-line record, in pieces of at most `bases_max`. `field` is not
+    used."""
     record: list[bytes] = []
     number = 0
     for number, line in numbered_lines(path):
@@ -57,14 +63,14 @@ def fastq_pieces(path: Path, field: str = "") -> Iterator[Piece]:
             continue
         record.append(line)
         if len(record) == 4:
-            yield from _fastq_record(record, path, number)
+            yield from _fastq_record(record, path, number, bases_max)
             record = []
     if record:
         reason = f"the last record has only {len(record)} of four lines: {_shown(record[0])}"
         raise _broken(path, number, reason)
 
 
-def _fastq_record(record: list[bytes], path: Path, number: int) -> Iterator[Piece]:
+def _fastq_record(record: list[bytes], path: Path, number: int, bases_max: int) -> Iterator[Piece]:
     head, sequence, plus, qualities = record
     name = _shown(head)
     if not head.startswith(b"@"):
@@ -76,8 +82,8 @@ def _fastq_record(record: list[bytes], path: Path, number: int) -> Iterator[Piec
         reason = f"record {name} has {len(sequence)} bases and {len(qualities.strip())} qualities"
         raise _broken(path, number, reason)
     bases = _bases(sequence, path, number - 2, name).decode()
-    for start in range(0, len(bases), READ_BASES_MAX):
-        end = start + READ_BASES_MAX
+    for start in range(0, len(bases), bases_max):
+        end = start + bases_max
         yield Piece(bases[start:end], begins=start == 0, ends=end >= len(bases))
 
 

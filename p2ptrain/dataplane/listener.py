@@ -137,6 +137,14 @@ class Listener:
         certificate. Return the peer. Raises RemoteProtocolError if no peer made the certificate."""
         return self._gate.trust_certificate(certificate_der)
 
+    def invite(self, certificate_der: bytes) -> PeerId:
+        """See `Gate.invite`."""
+        return self._gate.invite(certificate_der)
+
+    def open_to_guests(self, purpose: str) -> None:
+        """See `Gate.open_to_guests`."""
+        self._gate.open_to_guests(purpose)
+
     def set_members(self, members: Iterable[PeerId]) -> None:
         """Set the members: when a limit is reached, other peers are dropped before members."""
         self._gate.set_members(members)
@@ -288,7 +296,8 @@ class Listener:
         try:
             connection = self._gate.authenticate(sock, deadline_s=self._bounds.handshake_s)
             with self._lock:
-                self._arrivals.note(plain_host(host), time.monotonic())
+                if not self._gate.is_guest(connection.peer):
+                    self._arrivals.note(plain_host(host), time.monotonic())
             self._serve_peer(connection)
         except NotAuthorised:
             self._count("refused_peer")
@@ -329,6 +338,7 @@ class Listener:
         with self._lock:
             peers = [other.peer for other in self._connections]
             full = peers.count(connection.peer) >= self._bounds.per_peer_max
+            full |= not self._gate.has_room(connection.peer, peers)
             if not full and len(peers) >= self._bounds.connections_max:
                 full = not self._make_room(connection.peer)
             self._counts["refused_full"] += full
@@ -354,10 +364,10 @@ class Listener:
     def _greet(self, connection: PeerSocket) -> tuple[Handler, Mapping[str, object]] | None:
         """Return the handler and the hello; None if the hello is invalid or has no handler."""
         try:
-            hello = receive_hello(connection)
+            hello, peer = receive_hello(connection), connection.peer
             with self._lock:
                 handler, refusal = self._handlers.get(str(hello["purpose"]), (None, _not_served))
-            if why := refusal(connection.peer, hello):
+            if why := self._gate.guest_refusal(peer, str(hello["purpose"])) or refusal(peer, hello):
                 handler = None
             answer_hello(connection, why)
             if not self._encrypted:

@@ -17,6 +17,11 @@ _BITS = {
 }
 
 
+_MARKUP = frozenset("\\`*_{}[]<>()#+-!|&~^=$:@\"'")
+"""The characters that Markdown, HTML or mathematics in Markdown may interpret. They are written as
+character references. Without ":" and "@", no address becomes a link."""
+
+
 def card(origin: Provenance, spec: ModelSpec, dtype: Dtype, theta: Digest, example: str) -> str:
     """Return the model card. `example` is a text that the model's tokenizer can encode."""
     warning = [] if origin.loudly is None else [f"> **{origin.loudly}**", ""]
@@ -35,11 +40,12 @@ def card(origin: Provenance, spec: ModelSpec, dtype: Dtype, theta: Digest, examp
             f"{FAMILIES[spec.qk_norm][1]} of {parameter_count(spec):,} parameters, trained "
             "with p2ptrain by peers that average their weights over the internet and sign a "
             "ledger of their work.",
-            "",
+            *_about(origin),
             "| | |",
             "|---|---|",
             f"| run | `{origin.run}` ({origin.run_name}) |",
             f"| organiser | {label(origin.organiser)}, `{origin.organiser}` |",
+            *([f"| contact | {_literal(origin.contact)} |"] if origin.contact else []),
             f"| outer step | {origin.step} of {origin.steps_planned} planned |",
             f"| tokens trained on | {tokens} |",
             f"| data | index `{origin.data_index}`: {origin.train_blocks:,} blocks of "
@@ -72,8 +78,27 @@ def card(origin: Provenance, spec: ModelSpec, dtype: Dtype, theta: Digest, examp
             "",
             "## Licence",
             "",
-            "The run's organiser decides on the licence of the weights; this export does not "
-            "know it. Ask before you pass them on.",
+            _licence(origin),
             "",
         ]
     )
+
+
+def _about(origin: Provenance) -> list[str]:
+    """Return the organiser's description of the run as a paragraph, if there is one."""
+    return ["", _literal(origin.description), ""] if origin.description else [""]
+
+
+def _licence(origin: Provenance) -> str:
+    if origin.licence:
+        return f"The run's organiser names this licence: {_literal(origin.licence)}"
+    return (
+        "The run's organiser decides on the licence of the weights; this export does not "
+        "know it. Ask before you pass them on."
+    )
+
+
+def _literal(text: str) -> str:
+    """Return `text` for Markdown, in which all of its characters stand for themselves. The
+    organiser's text could otherwise contain HTML, images, or the end of a table."""
+    return "".join(f"&#{ord(each)};" if each in _MARKUP else each for each in text)

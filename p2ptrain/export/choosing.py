@@ -117,6 +117,9 @@ def _origin(
         data_index=manifest.data.index,
         train_blocks=manifest.data.train_blocks,
         block_tokens=manifest.data.block_tokens,
+        description=manifest.about.description,
+        licence=manifest.about.licence,
+        contact=manifest.about.contact,
     )
 
 

@@ -42,6 +42,10 @@ class Provenance:
     data_index: Digest
     train_blocks: int
     block_tokens: int
+    description: str = ""
+    licence: str = ""
+    contact: str = ""
+    """The words of the organiser about the run; see `About` in `run/outside_facts`."""
 
     @property
     def loudly(self) -> str | None:

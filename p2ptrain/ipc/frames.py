@@ -9,6 +9,7 @@
     Merge      θ includes the reported work   FragmentReady  local weights are in the arena
     Rebase     θ changed without that work
     Evaluate   loss of θ on these blocks      Evaluated      the loss
+    Generate   θ continues these prompts      Generated      the continuations
     Pause, Resume, Stop                       Failed         an order failed, and why
 
 The arena is the memory that the node and its trainer share: θ, which the node writes, and the local
@@ -27,6 +28,8 @@ from dataclasses import dataclass
 from typing import ClassVar, get_args
 
 from p2ptrain.ids import Digest, is_digest
+from p2ptrain.ipc.sample_frames import Generate as Generate
+from p2ptrain.ipc.sample_frames import Generated as Generated
 
 BLOCKS_MAX = 16_384
 """Maximum number of blocks in a frame: the blocks of four leases of 4,096 blocks each. A lease is
@@ -349,8 +352,8 @@ class Failed:
             _check_count("evaluation", self.evaluation)
 
 
-ToTrainer = Load | Rates | Train | Merge | Rebase | Evaluate | Pause | Resume | Stop
-ToNode = Hello | Resumed | Progress | FragmentReady | Evaluated | Failed
+ToTrainer = Load | Rates | Train | Merge | Rebase | Evaluate | Generate | Pause | Resume | Stop
+ToNode = Hello | Resumed | Progress | FragmentReady | Evaluated | Generated | Failed
 Frame = ToTrainer | ToNode
 
 KINDS: Mapping[str, type[Frame]] = {frame.kind: frame for frame in get_args(Frame)}

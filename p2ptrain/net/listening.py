@@ -143,7 +143,7 @@ def _listening_address(text: str) -> Address:
 def _locked(address: Address) -> Iterator[None]:
     """Lock the port while the block lasts. Without the lock, two nodes that start at the same
     moment would both find the port free."""
-    path = _own_folder() / f"tcp-{address.port}.lock"
+    path = lock_folder(os.getuid(), tempfile.gettempdir()) / f"tcp-{address.port}.lock"
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         try:
@@ -155,13 +155,16 @@ def _locked(address: Address) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _own_folder() -> Path:
-    """Return a folder for locks into which nobody else can write. A login session and a system
-    service of the same user may use different folders. Then two nodes that start at the same moment
-    can miss each other's lock."""
-    name, shared = f"p2ptrain-{os.getuid()}", tempfile.gettempdir()
+def lock_folder(user: int, shared: str) -> Path:
+    """Return a folder for locks into which only `user` can write: below XDG_RUNTIME_DIR if that is
+    set and private, else below the folder `shared`. A login session and a system service of the
+    same user may use different folders. Then two nodes that start at the same moment can miss each
+    other's lock.
+
+    Raises ConfigError: LOCK-FOLDER."""
+    name = f"p2ptrain-{user}"
     for folder in (os.environ.get("XDG_RUNTIME_DIR"), shared):
-        if folder and _is_ours(path := Path(folder) / name):
+        if folder and _belongs_to(user, path := Path(folder) / name):
             return path
     raise ConfigError(
         f"the folder {shared}/{name} is not private to this user",
@@ -174,16 +177,17 @@ def _own_folder() -> Path:
     )
 
 
-def _is_ours(path: Path) -> bool:
-    """Create the folder if it is missing. Return whether it exists and only we can write to it."""
+def _belongs_to(user: int, path: Path) -> bool:
+    """Create the folder if it is missing. Return whether it exists and only `user` can write to
+    it."""
     try:
         with suppress(FileExistsError):
             path.mkdir(0o700)
         found = path.lstat()
     except OSError:
         return False
-    mine = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
-    return mine and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    owned = stat.S_ISDIR(found.st_mode) and found.st_uid == user
+    return owned and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
 def _try(address: Address) -> None:

@@ -10,6 +10,7 @@ lookups. All names of one peer share one budget of thread time (`lookup_time`).
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable
 
 import trio
 
@@ -26,13 +27,27 @@ HOSTS_MAX = 3
 _FAMILIES = {"dns4": socket.AF_INET, "dns6": socket.AF_INET6}
 
 
+def look_up(address: Address) -> list[str]:
+    """Return the IP addresses of the host of `address`. Raises socket.gaierror, UnicodeError."""
+    family = _FAMILIES.get(address.kind, socket.AF_UNSPEC)
+    found = socket.getaddrinfo(address.host, address.port, family=family, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(entry[4][0]) for entry in found))[:HOSTS_MAX]
+
+
 class Resolver:
     """Looks up names in at most `threads` threads. If `time` is given, the time of each lookup is
-    charged to the peer that the address names, because that peer announced the name."""
+    charged to the peer that the address names, because that peer announced the name. `look_up`
+    makes one lookup."""
 
-    def __init__(self, threads: int, time: LookupTime | None = None) -> None:
+    def __init__(
+        self,
+        threads: int,
+        time: LookupTime | None = None,
+        look_up: Callable[[Address], list[str]] = look_up,
+    ) -> None:
         self._limiter = trio.CapacityLimiter(threads)
         self._time = time
+        self._call = look_up
 
     async def resolve(self, address: Address, ends: float) -> list[str]:
         """Return the IP addresses of the host of `address`, at least one. Raises DialFailed with
@@ -61,18 +76,12 @@ class Resolver:
         """Look up `address`. This runs in a thread, and charges the peer even if nobody waits for
         the result any more."""
         if self._time is None or address.peer is None:
-            return _look_up(address)
+            return self._call(address)
         with self._time.spent_by(address.peer) as allowed:
             if not allowed:
                 raise _used_up(address)
-            return _look_up(address)
+            return self._call(address)
 
 
 def _used_up(address: Address) -> DialFailed:
     return DialFailed(address, "NET-DNS", "DNS: lookups of this peer's names took too long before")
-
-
-def _look_up(address: Address) -> list[str]:
-    family = _FAMILIES.get(address.kind, socket.AF_UNSPEC)
-    found = socket.getaddrinfo(address.host, address.port, family=family, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(str(entry[4][0]) for entry in found))[:HOSTS_MAX]

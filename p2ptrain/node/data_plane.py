@@ -7,7 +7,7 @@ probe would disturb a reduce.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from ipaddress import ip_address
 
@@ -20,19 +20,27 @@ from p2ptrain.dataplane import (
     Listener,
     ObserveServer,
     PeerShares,
+    PeerSocket,
     RingInbox,
     SendPriority,
     Uplink,
     probe_congestion,
 )
 from p2ptrain.dataplane.inbox import PURPOSES as RING_PURPOSES
+from p2ptrain.dataplane.listener import Handler
 from p2ptrain.dataplane.observing import PURPOSE as OBSERVE
 from p2ptrain.identity import Identity
+from p2ptrain.ids import PeerId
 from p2ptrain.net import Network
 from p2ptrain.node.state.plane import DataPlane
 from p2ptrain.node.state.surroundings import Surroundings
 from p2ptrain.store import Store
-from p2ptrain.swarm import PURPOSE, ChunkServer, HotChunks
+from p2ptrain.swarm import PURPOSE, ChunkServer, HotChunks, NamedChunks
+from p2ptrain.swarm.server import PeerLimit
+
+GUEST_BYTES_PER_S = 4 << 20
+"""Bytes per second that this node sends to all strangers together, if the run's weights are public.
+A model of a gigabyte then takes four minutes from a single node."""
 
 
 def open_data_plane(stack: ExitStack, around: Surroundings, store: Store) -> DataPlane:
@@ -63,9 +71,44 @@ def open_data_plane(stack: ExitStack, around: Surroundings, store: Store) -> Dat
     listener.handle(OBSERVE, ObserveServer())
     fair = None if uplink is None else PeerShares(uplink, SendPriority.SWARM).wait_to_send
     listener.handle(PROOF, lambda connection, hello: None)
-    listener.handle(PURPOSE, ChunkServer(HotChunks(store), limit=fair))
+    hot = HotChunks(store)
+    public = NamedChunks(hot) if around.run.manifest.public.weights else None
+    if public is None:
+        listener.handle(PURPOSE, ChunkServer(hot, limit=fair))
+    else:
+        guests = ChunkServer(public, limit=_guest_limit(stack, fair))
+        server = ChunkServer(hot, limit=fair)
+        _serve_guests_too(listener, around.admission.admits, server, guests)
     endpoint = _endpoint(identity, credentials, listener, around.network)
-    return DataPlane(credentials, listener, ring_inbox, uplink, probe_congestion(), endpoint)
+    congestion = probe_congestion()
+    return DataPlane(credentials, listener, ring_inbox, uplink, congestion, endpoint, public)
+
+
+def _serve_guests_too(
+    listener: Listener, admits: Callable[[PeerId], bool], server: Handler, guests: Handler
+) -> None:
+    """Let `server` send chunks to admitted peers, and `guests` to strangers."""
+
+    def serve(connection: PeerSocket, hello: Mapping[str, object]) -> None:
+        (server if admits(connection.peer) else guests)(connection, hello)
+
+    listener.handle(PURPOSE, serve)
+    listener.open_to_guests(PURPOSE)
+
+
+def _guest_limit(stack: ExitStack, fair: PeerLimit | None) -> PeerLimit:
+    """Return the limit for strangers: all of them together get GUEST_BYTES_PER_S, and no more than
+    other peers get."""
+    uplink = Uplink(GUEST_BYTES_PER_S)
+    stack.callback(uplink.close)
+    share = PeerShares(uplink, SendPriority.SWARM)
+
+    def wait(peer: PeerId, count: int) -> None:
+        share.wait_to_send(peer, count)
+        if fair is not None:
+            fair(peer, count)
+
+    return wait
 
 
 def swarm_limit(uplink: Uplink | None) -> Callable[[int], None] | None:

@@ -17,6 +17,7 @@ from p2ptrain.node.control.isolation_warning import notice_isolation
 from p2ptrain.node.control.left_out_warning import notice_left_out
 from p2ptrain.node.control.lost_vote_warning import notice_lost_vote
 from p2ptrain.node.control.progress_lines import print_progress
+from p2ptrain.node.control.series.recording import record_series
 from p2ptrain.node.control.slow_reduce_warning import notice_slow_reduce
 from p2ptrain.node.control.waiting import notice_waits
 from p2ptrain.node.forwarding.forwarding import answer_forwarded
@@ -48,11 +49,14 @@ from p2ptrain.node.relaying.meetings import answer_meetings
 from p2ptrain.node.state.context import Context
 from p2ptrain.node.training.evaluation_task import gather_validation
 from p2ptrain.node.training.lease_data import fetch_ahead
+from p2ptrain.node.training.sampling import take_sample
 from p2ptrain.node.training.trainer_processes import MakeTrainers, subprocesses
 from p2ptrain.node.training.trainer_task import train
+from p2ptrain.node.watching.visits import serve_visitors
+from p2ptrain.node.watching.watch_server import answer_watchers
 from p2ptrain.observe.cautions import Caution
 from p2ptrain.observe.states import Serving, StandingBy
-from p2ptrain.peers.protocol_names import identity_topic
+from p2ptrain.peers.protocol_names import identity_topic, samples_topic
 from p2ptrain.suggested_command import to_paste
 
 _PRESENT = (
@@ -76,7 +80,10 @@ def start_presence(nursery: trio.Nursery, context: Context) -> None:
     gossip, and stay connected."""
     hello_server.answer_hellos(context)
     duplicate_identity.answer_questions(context)
-    notices = {identity_topic(context.run): duplicate_identity.take_notice}
+    notices = {
+        identity_topic(context.run): duplicate_identity.take_notice,
+        samples_topic(context.run): take_sample,
+    }
     nursery.start_soon(listen, context, notices)
     for task in _PRESENT:
         nursery.start_soon(task, context)
@@ -107,9 +114,12 @@ async def run_tasks(
         for task in (notice_the_end, notice_isolation, notice_waits, watch_reach, keep_punching):
             nursery.start_soon(task, context)
         nursery.start_soon(print_progress, context, print_line)
+        nursery.start_soon(record_series, context)
         nursery.start_soon(hello_server.pass_requests_on, context)
         nursery.start_soon(keep_ports_mapped, context)
         nursery.start_soon(answer_meetings, context)
+        nursery.start_soon(answer_watchers, context, context.trainer.samples.after)
+        nursery.start_soon(serve_visitors, context)
         nursery.start_soon(decisions.tell_decisions, context)
         nursery.start_soon(admit_by_token, context)
         nursery.start_soon(merge_lists, context)

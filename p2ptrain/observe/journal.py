@@ -17,6 +17,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Self
 
@@ -31,6 +32,10 @@ TEXT_CHARACTERS_MAX = 4000
 """Maximum length of a field in characters: enough for the end of a trainer's stderr. Longer fields
 are truncated.
 """
+
+
+Follower = Callable[[Mapping[str, object]], None]
+"""Called with each record, in the thread that wrote it. It must be quick and not raise."""
 
 
 class Journal:
@@ -52,6 +57,7 @@ class Journal:
         self._monotonic = monotonic
         self._lock = threading.Lock()
         self._file: IO[bytes] | None = None
+        self._followers: tuple[Follower, ...] = ()
 
     def __enter__(self) -> Self:
         return self
@@ -80,6 +86,17 @@ class Journal:
             except OSError:
                 self.lost += 1
                 self._file = None
+        for follow in self._followers:
+            follow(record)
+
+    @contextmanager
+    def followed(self, follower: Follower) -> Iterator[None]:
+        """Also pass all records to `follower` in the `with` block, even if the disk is full."""
+        self._followers = (*self._followers, follower)
+        try:
+            yield
+        finally:
+            self._followers = tuple(each for each in self._followers if each is not follower)
 
     def _append(self, line: bytes) -> None:
         if self._file is None:

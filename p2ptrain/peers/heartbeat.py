@@ -22,6 +22,7 @@ from p2ptrain.ledger.chain.values import LineId
 from p2ptrain.peers.identity_messages import SIGNATURE_BYTES
 from p2ptrain.peers.incarnations import INCARNATION_MAX
 from p2ptrain.peers.path_table import TOLD_MAX, Path
+from p2ptrain.peers.series.step_report import StepReport, encode_report, without_report
 
 HEARTBEAT_BYTES_MAX = 8192
 """Maximum size of a heartbeat in bytes. A typical heartbeat takes 1.1 kB: a certificate of 500
@@ -159,6 +160,9 @@ class Heartbeat:
     """How many edges the sender offers to relay, free or in use; see `dataplane/relaying`. On the
     wire, it is a text among the addresses: older versions take it for a malformed address and skip
     it, while they would refuse an unknown field."""
+    step_report: StepReport | None = None
+    """The sender's report on the newest outer step that it has finished. It is a text among the
+    addresses too."""
 
     def follows(self, earlier: Heartbeat | None) -> bool:
         """Return whether this heartbeat is newer than `earlier`, the last one that was accepted."""
@@ -173,9 +177,11 @@ def encode(heartbeat: Heartbeat) -> bytes:
         each.name: getattr(heartbeat, each.name) for each in dataclass_fields(heartbeat)
     }
     wire["state"] = heartbeat.state[:STATE_CHARACTERS_MAX]
-    offer = (f"{_RELAYS}{heartbeat.relays}",) if heartbeat.relays else ()
-    wire["addresses"] = (*heartbeat.addresses[: ADDRESSES_MAX - len(offer)], *offer)
-    del wire["relays"]
+    told = [f"{_RELAYS}{heartbeat.relays}"] if heartbeat.relays else []
+    if heartbeat.step_report is not None:
+        told.append(encode_report(heartbeat.step_report))
+    wire["addresses"] = (*heartbeat.addresses[: ADDRESSES_MAX - len(told)], *told)
+    del wire["relays"], wire["step_report"]
     wire["lacks"] = heartbeat.lacks[:LACKS_MAX]
     wire["paths"] = [[peer, path.rate, path.delay_ms] for peer, path in heartbeat.paths]
     if heartbeat.reduce is not None:
@@ -213,7 +219,8 @@ def decode(data: bytes) -> Heartbeat:
     wire |= {name: _count(wire[name]) for name in counts}
     wire["incarnation"] = _count(wire["incarnation"], INCARNATION_MAX)
     wire["state"] = _printable(wire["state"][:STATE_CHARACTERS_MAX])
-    wire["addresses"], wire["relays"] = _without_relays(_addresses(wire["addresses"]))
+    addresses, wire["relays"] = _without_relays(_addresses(wire["addresses"]))
+    wire["addresses"], wire["step_report"] = without_report(addresses)
     wire["ready"] = _ready(wire["ready"])
     wire["reduce"] = _reduce(wire["reduce"])
     wire["lacks"] = _peers(wire["lacks"], LACKS_MAX)

@@ -21,6 +21,14 @@ denial, or empty if there is a newer allowlist: then the peer asks for the list 
 IDENTITY_PROTOCOL = "/p2ptrain/identity/1"
 """Asks whether another process has our identity; see `duplicate_watch`."""
 
+WATCH_PROTOCOL = "/p2ptrain/watch/1"
+"""Asks for entries of the ledger and for signed records about the run; see
+`outside/watch_messages`. Strangers may ask, if the run's manifest allows it."""
+
+VISIT_PROTOCOL = "/p2ptrain/visit/1"
+"""Asks a node to serve public weights to a stranger: the stranger sends the certificate with which
+it will connect to the data plane, and gets the node's endpoint."""
+
 LEDGER_PROTOCOL = "/p2ptrain/ledger/1"
 LEDGER_BYTES_MAX = 1 << 20
 
@@ -80,6 +88,11 @@ def grants_topic(run: RunId) -> str:
 def hand_overs_topic(run: RunId) -> str:
     """Return the topic of hand-overs of organisers' keys."""
     return f"/p2ptrain/1/{run}/hand-overs"
+
+
+def samples_topic(run: RunId) -> str:
+    """Return the topic of texts that members let the model write; see `outside/sample_text`."""
+    return f"/p2ptrain/1/{run}/samples"
 
 
 def provider_key(run: RunId) -> str:

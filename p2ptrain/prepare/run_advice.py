@@ -229,7 +229,35 @@ def _organisers(run: RunFile, costs: RunCosts) -> Iterator[Lint]:
         )
 
 
+def _outside(run: RunFile, costs: RunCosts) -> Iterator[Lint]:
+    about, public, samples = run.about, run.public, run.samples
+    if (public.weights or run.run.admission == "open") and not about.licence:
+        yield Lint(
+            "about.licence", "anybody can fetch the weights, but nobody knows what they may do"
+        )
+    if public.names and not public.telemetry:
+        yield Lint("public.names", "it has no effect without public.telemetry")
+    if public.telemetry and not public.names:
+        yield Lint(
+            "public.telemetry",
+            "strangers can read the ledger, and it names the members by their peer ids: reports "
+            "without names hide only the names",
+        )
+    if public.weights and not public.telemetry:
+        yield Lint(
+            "public.weights",
+            "strangers cannot find out which snapshot is the newest without public.telemetry",
+            is_fault=True,
+        )
+    if samples.prompts and samples.every > run.outer.steps:
+        yield Lint(
+            "samples.every",
+            f"the run has only {counted(run.outer.steps, 'outer step')}, so the model is never "
+            "sampled",
+        )
+
+
 _ADVISERS: tuple[Adviser, ...] = (
     *(_block, _length, _slow_reduce, _policy),
-    *(_muon, _coarse_ring, _fragments, _shape, _organisers),
+    *(_muon, _coarse_ring, _fragments, _shape, _organisers, _outside),
 )

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from p2ptrain.errors import counted
 
 if TYPE_CHECKING:
-    from p2ptrain.run import Run
+    from p2ptrain.run import Run, RunManifest
+    from p2ptrain.run.outside_facts import About
     from p2ptrain.sync import SyncSpec
 
 
@@ -24,6 +26,9 @@ def run_facts(run: Run) -> dict[str, object]:
         "organisers_now": list(run.organisers),
         "signatures_min": manifest.organisers.signatures_min,
         "created_unix": manifest.created_unix,
+        "about": asdict(manifest.about),
+        "public": asdict(manifest.public),
+        "samples": {"prompts": list(manifest.samples.prompts), "every": manifest.samples.every},
         "admission": manifest.admission,
         "quorum": manifest.policy.quorum,
         "quorum_loss": manifest.policy.quorum_loss,
@@ -68,6 +73,7 @@ def run_lines(run: Run) -> list[str]:
         f"run       {manifest.name} ({run.id})",
         f"signed by {label(manifest.organiser)}, {created}",
         *_organiser_lines(run),
+        *_about_lines(manifest.about),
         f"admission {manifest.admission}; founders: {len(manifest.founders)}",
         f"model     {parameters / 1e6:.2f} M parameters: {counted(model.layers, 'layer')} of width "
         f"{model.width}, {counted(model.heads, 'head')}, vocabulary {model.vocab}, "
@@ -88,6 +94,7 @@ def run_lines(run: Run) -> list[str]:
         f"          if the quorum is lost, {_without_quorum(run)}",
         f"bound     a participant may change each weight by at most {manifest.influence_max:.3g} "
         "before the average of an outer step",
+        *_outside_lines(manifest),
     ]
 
 
@@ -102,6 +109,37 @@ def _organiser_lines(run: Run) -> Iterator[str]:
         names = ", ".join(map(label, others))
         least = counted(manifest.organisers.signatures_min, "organiser signs", "organisers sign")
         yield f"with      {names} as co-organisers; {least} each allowlist and amendment"
+
+
+def _about_lines(about: About) -> Iterator[str]:
+    """Yield what the organiser says about the run. The texts have only printable characters."""
+    for title, text in (
+        ("about", about.description),
+        ("licence", about.licence),
+        ("contact", about.contact),
+    ):
+        if text:
+            yield f"{title:<9} {text}"
+
+
+def _outside_lines(manifest: RunManifest) -> Iterator[str]:
+    """Yield what strangers get, and the prompts of the samples."""
+    public, samples = manifest.public, manifest.samples
+    parts = {
+        "the ledger and the loss": public.telemetry,
+        "the weights": public.weights,
+        "the names of the peers in reports": public.names,
+    }
+    if manifest.admission == "open":
+        yield "public    everything: in an open run, every peer is admitted"
+    elif given := [what for what, is_given in parts.items() if is_given]:
+        yield f"public    people who are not admitted may see {', '.join(given)}"
+    if samples.prompts:
+        yield (
+            f"samples   every {counted(samples.every, 'outer step')}, a member lets the model "
+            f"continue {counted(len(samples.prompts), 'text')} and publishes the result:"
+        )
+        yield from (f"          {prompt}" for prompt in samples.prompts)
 
 
 def _joining_lines(asked: int, state: str) -> Iterator[str]:

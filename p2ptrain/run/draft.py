@@ -11,6 +11,7 @@ from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ipc.trainer_config import InnerSpec, ModelSpec
 from p2ptrain.run.co_organisers import CoOrganisers
 from p2ptrain.run.manifest import CodecSpec, DataSpec, OuterSpec, Policy, RunManifest
+from p2ptrain.run.outside_facts import About, Public, SamplePrompts
 from p2ptrain.sync import SyncSpec
 
 
@@ -86,6 +87,9 @@ def draft_manifest(
                 tuple(map(PeerId, run_file.organisers.peers)),
                 run_file.organisers.signatures_min,
             ),
+            about=About(**run_file.about.model_dump()),
+            public=Public(**run_file.public.model_dump()),
+            samples=SamplePrompts(**run_file.samples.model_dump()),
         )
     except ValueError as exc:
         raise ConfigError(f"this run cannot be published: {exc}") from exc

@@ -150,3 +150,14 @@ def _is_signature(value: object) -> bool:
 
 def _message(kind: str, payload: bytes) -> bytes:
     return pack({"domain": _DOMAIN, "kind": kind, "payload": payload})
+
+
+def documents_in(data: bytes, what: str, most: int, bytes_max: int) -> list[bytes]:
+    """Return the encoded documents in a list. Raises RemoteProtocolError: it is not a list of at
+    most `most` documents."""
+    items = unpack(data, bytes_max=bytes_max)
+    if not isinstance(items, list) or not all(isinstance(item, bytes) for item in items):
+        raise RemoteProtocolError(f"{what} must be a list of signed documents")
+    if len(items) > most:
+        raise RemoteProtocolError(f"{len(items)} {what} exceed the limit of {most}")
+    return items

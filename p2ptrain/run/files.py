@@ -11,17 +11,19 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TypeVar
 
-from p2ptrain.encoding import pack, unpack
+from p2ptrain.encoding import pack
 from p2ptrain.errors import ConfigError, RemoteProtocolError, RunMismatch
 from p2ptrain.run.allowlist import ALLOWLIST_BYTES_MAX, SignedAllowlist
 from p2ptrain.run.amendment import AMENDMENT_BYTES_MAX, SignedAmendment
 from p2ptrain.run.denial import DENIAL_BYTES_MAX, SignedDenial
-from p2ptrain.run.envelope import SIGNED_BYTES_MAX
+from p2ptrain.run.envelope import SIGNED_BYTES_MAX, documents_in
 from p2ptrain.run.grant import GRANTS_BYTES_MAX, SignedGrant, encode_grants, grants_in
 from p2ptrain.run.hand_over import HAND_OVER_BYTES_MAX, HAND_OVERS_MAX, SignedHandOver
 from p2ptrain.run.published_run import Run
 
 T = TypeVar("T")
+Fsync = Callable[[int], None]
+"""Writes the file with this descriptor to the disk, like `os.fsync`."""
 
 AMENDMENTS_MAX = 128
 """Maximum number of amendments in a list: twice as many as a run can agree on."""
@@ -71,7 +73,7 @@ def save_hand_overs(path: Path, hand_overs: Iterable[SignedHandOver]) -> None:
 def hand_overs_in(data: bytes, run: Run) -> tuple[SignedHandOver, ...]:
     """Return the hand-overs of `run` in a list that may come from any peer. Whether they are valid
     is not checked here. Raises RemoteProtocolError: at least one is malformed."""
-    items = _documents(data, "hand-overs", HAND_OVERS_MAX, HAND_OVERS_BYTES_MAX)
+    items = documents_in(data, "hand-overs", HAND_OVERS_MAX, HAND_OVERS_BYTES_MAX)
     return tuple(SignedHandOver.from_bytes(item, run.id) for item in items)
 
 
@@ -88,9 +90,11 @@ def load_allowlist(path: Path, run: Run) -> SignedAllowlist | None:
     return _load(path, lambda data: SignedAllowlist.from_bytes(data, run))
 
 
-def save_amendments(path: Path, amendments: Iterable[SignedAmendment]) -> None:
+def save_amendments(
+    path: Path, amendments: Iterable[SignedAmendment], *, fsync: Fsync = os.fsync
+) -> None:
     """Store `amendments` at `path`; they are durable on return."""
-    _replace(path, pack([each.to_bytes() for each in amendments]))
+    _replace(path, pack([each.to_bytes() for each in amendments]), fsync)
 
 
 def load_amendments(path: Path, run: Run) -> tuple[SignedAmendment, ...]:
@@ -107,7 +111,7 @@ def amendments_in(data: bytes, run: Run) -> tuple[SignedAmendment, ...]:
     Raises:
         RunMismatch, RemoteProtocolError: at least one amendment is invalid, so the list is refused.
     """
-    items = _documents(data, "amendments", AMENDMENTS_MAX, AMENDMENTS_BYTES_MAX)
+    items = documents_in(data, "amendments", AMENDMENTS_MAX, AMENDMENTS_BYTES_MAX)
     return tuple(SignedAmendment.from_bytes(item, run) for item in items)
 
 
@@ -136,15 +140,15 @@ def load_lists(path: Path, run: Run) -> tuple[SignedAllowlist, ...]:
     """
 
     def lists_in(data: bytes) -> tuple[SignedAllowlist, ...]:
-        items = _documents(data, "allowlists", LISTS_MAX, LISTS_BYTES_MAX)
+        items = documents_in(data, "allowlists", LISTS_MAX, LISTS_BYTES_MAX)
         return tuple(SignedAllowlist.from_bytes(item, run) for item in items)
 
     return _load(path, lists_in, LISTS_BYTES_MAX) or ()
 
 
-def save_denials(path: Path, denials: Iterable[SignedDenial]) -> None:
-    """Store the newest DENIALS_MAX of `denials` at `path`; they are durable on return."""
-    newest = sorted(denials, key=lambda each: each.denial.created_unix)[-DENIALS_MAX:]
+def save_denials(path: Path, denials: Iterable[SignedDenial], most: int = DENIALS_MAX) -> None:
+    """Store the newest `most` of `denials` at `path`; they are durable on return."""
+    newest = sorted(denials, key=lambda each: each.denial.created_unix)[-most:]
     _replace(path, pack([each.to_bytes() for each in newest]))
 
 
@@ -155,21 +159,10 @@ def load_denials(path: Path, run: Run) -> tuple[SignedDenial, ...]:
     """
 
     def denials_in(data: bytes) -> tuple[SignedDenial, ...]:
-        items = _documents(data, "denials", DENIALS_MAX, DENIALS_BYTES_MAX)
+        items = documents_in(data, "denials", DENIALS_MAX, DENIALS_BYTES_MAX)
         return tuple(SignedDenial.from_bytes(item, run) for item in items)
 
     return _load(path, denials_in, DENIALS_BYTES_MAX) or ()
-
-
-def _documents(data: bytes, what: str, most: int, bytes_max: int) -> list[bytes]:
-    """Return the encoded documents in a list. Raises RemoteProtocolError: it is not a list of at
-    most `most` documents."""
-    items = unpack(data, bytes_max=bytes_max)
-    if not isinstance(items, list) or not all(isinstance(item, bytes) for item in items):
-        raise RemoteProtocolError(f"{what} must be a list of signed documents")
-    if len(items) > most:
-        raise RemoteProtocolError(f"{len(items)} {what} exceed the limit of {most}")
-    return items
 
 
 def _load(path: Path, decode: Callable[[bytes], T], bytes_max: int = SIGNED_BYTES_MAX) -> T | None:
@@ -192,17 +185,17 @@ def _load(path: Path, decode: Callable[[bytes], T], bytes_max: int = SIGNED_BYTE
         ) from exc
 
 
-def _replace(path: Path, data: bytes) -> None:
+def _replace(path: Path, data: bytes, fsync: Fsync = os.fsync) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     # The organiser's tool and a node may write the same document at the same time.
     beside = path.with_name(f"{path.name}.new.{os.getpid()}")
     with beside.open("wb") as file:
         file.write(data)
         file.flush()
-        os.fsync(file.fileno())
+        fsync(file.fileno())
     os.replace(beside, path)
     folder = os.open(path.parent, os.O_RDONLY)
     try:
-        os.fsync(folder)
+        fsync(folder)
     finally:
         os.close(folder)

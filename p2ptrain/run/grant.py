@@ -20,11 +20,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from p2ptrain.encoding import pack, unpack
-from p2ptrain.errors import RemoteProtocolError, RunMismatch
+from p2ptrain.errors import RunMismatch
 from p2ptrain.identity import Identity, is_peer_id
 from p2ptrain.ids import PeerId, RunId, is_digest
 from p2ptrain.run.amendment import NUMBER_MAX, Amendment
-from p2ptrain.run.envelope import Signed
+from p2ptrain.run.envelope import Signed, documents_in
 from p2ptrain.run.published_run import Run
 from p2ptrain.run.reading import from_plain, plain
 from p2ptrain.run.roles import READER, ROLES, TRAINER, Role
@@ -126,11 +126,7 @@ def grants_in(data: bytes, run: Run) -> tuple[SignedGrant, ...]:
 
     Raises RunMismatch, RemoteProtocolError: at least one grant is invalid, or there are too many.
     """
-    items = unpack(data, bytes_max=GRANTS_BYTES_MAX)
-    if not isinstance(items, list) or not all(isinstance(item, bytes) for item in items):
-        raise RemoteProtocolError("grants must be a list of signed documents")
-    if len(items) > GRANTS_MAX:
-        raise RemoteProtocolError(f"{len(items)} grants exceed the limit of {GRANTS_MAX}")
+    items = documents_in(data, "grants", GRANTS_MAX, GRANTS_BYTES_MAX)
     return tuple(SignedGrant.from_bytes(item, run) for item in items)
 
 

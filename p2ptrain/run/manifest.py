@@ -6,6 +6,7 @@
     genesis, layout            the digests of the first θ and m, and of the parameter layout
     founders, admission        the first voters, and the peers that may take part
     organisers                 further organisers, and how many of them must sign a document
+    about, public, samples     optional: for people outside the run (see `outside_facts`)
 
 The run's id is enough to verify a manifest from any source, because it is the manifest's digest.
 The organiser's signature tells volunteers whose run they are helping.
@@ -30,6 +31,14 @@ from p2ptrain.ipc.trainer_config import InnerSpec, ModelSpec
 from p2ptrain.ledger.chain.leases import LEASES_HELD_MAX
 from p2ptrain.run.co_organisers import NO_CO_ORGANISERS, CoOrganisers
 from p2ptrain.run.envelope import ENVELOPE_BYTES_MAX
+from p2ptrain.run.outside_facts import (
+    NO_SAMPLES,
+    NOTHING_PUBLIC,
+    NOTHING_SAID,
+    About,
+    Public,
+    SamplePrompts,
+)
 from p2ptrain.run.reading import from_plain, plain
 from p2ptrain.run.versions import MERGE, VERSION, VERSIONS, check_version, without_merge
 from p2ptrain.store.blob import CHUNK_BYTES_MAX, CHUNK_BYTES_MIN
@@ -209,6 +218,9 @@ class RunManifest:
     admission: Admission
     version: int = VERSION
     organisers: CoOrganisers = NO_CO_ORGANISERS
+    about: About = NOTHING_SAID
+    public: Public = NOTHING_PUBLIC
+    samples: SamplePrompts = NO_SAMPLES
 
     def __post_init__(self) -> None:
         _require(self.version in VERSIONS, "version", self.version)
@@ -293,8 +305,9 @@ class RunManifest:
     def to_payload(self) -> bytes:
         """Return the canonical bytes. Their digest is the run id."""
         value = {**plain(self), **{name: plain(getattr(self, name)) for name in _SECTIONS}}
-        if self.organisers == NO_CO_ORGANISERS:
-            del value["organisers"]  # Manifests of earlier versions do not have it.
+        for name, usual in _OPTIONAL.items():
+            if value[name] == usual:
+                del value[name]  # Manifests of earlier versions do not have this section.
         return pack({**value, "sync": {**plain(self.sync), "merge": MERGE}})
 
     @classmethod
@@ -310,10 +323,11 @@ class RunManifest:
         if not isinstance(value, dict):
             raise RemoteProtocolError("a run manifest is a map")
         check_version(value.get("version"))
-        named = set(value)
         value["sync"] = without_merge(value.get("sync"))
-        if value.setdefault("organisers", _ALONE) == _ALONE and "organisers" in named:
-            raise RemoteProtocolError("the run manifest names no co-organisers, but has the field")
+        for name, usual in _OPTIONAL.items():
+            if value.get(name) == usual:
+                raise RemoteProtocolError(f"the run manifest's field {name} says nothing")
+            value.setdefault(name, usual)
         sections: dict[str, object] = {
             name: from_plain(kind, value.get(name), f"the run manifest's {name}")
             for name, kind in _SECTIONS.items()
@@ -327,7 +341,13 @@ class RunManifest:
             raise RemoteProtocolError(f"the run manifest's {exc}") from exc
 
 
-_ALONE = plain(NO_CO_ORGANISERS)
+_OPTIONAL = {
+    "organisers": plain(NO_CO_ORGANISERS),
+    "about": plain(NOTHING_SAID),
+    "public": plain(NOTHING_PUBLIC),
+    "samples": plain(NO_SAMPLES),
+}
+"""The sections that a manifest leaves out if they have these values."""
 _SECTIONS: dict[str, type] = {
     "model": ModelSpec,
     "data": DataSpec,
@@ -337,6 +357,9 @@ _SECTIONS: dict[str, type] = {
     "codec": CodecSpec,
     "policy": Policy,
     "organisers": CoOrganisers,
+    "about": About,
+    "public": Public,
+    "samples": SamplePrompts,
 }
 _FIELDS: dict[str, type] = {
     **dict.fromkeys(_SECTIONS, dict),

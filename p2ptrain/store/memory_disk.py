@@ -22,6 +22,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Self
 
 from p2ptrain.store.disk import OpenFile
 
@@ -85,6 +86,12 @@ class MemoryDisk:
     _locked: set[Path] = field(default_factory=set)
     _is_off: bool = False
     _turn: threading.RLock = field(default_factory=threading.RLock)
+
+    @classmethod
+    def with_files_of(cls, other: MemoryDisk) -> Self:
+        """Return a disk with the files of `other`. A change on one of the disks is a change on
+        both."""
+        return cls(_names=other._names, _durable_names=other._durable_names)
 
     def reboot(self, rng: random.Random | None) -> MemoryDisk:
         """Return the disk as the next process finds it. If `rng` is None, only the process was

@@ -270,6 +270,10 @@ class FakeTrainerLoop:
                 loss = float(np.abs(self._theta).mean())
                 self._send(frames.Evaluated(request, loss, self._block_tokens * len(paths)))
 
+            case frames.Generate(request, prompts, tokens_max):
+                texts = tuple(tuple(prompt[-1:] * tokens_max) for prompt in prompts)
+                self._send(frames.Generated(request, texts))
+
     def _take_back(self) -> None:
         self._weights += self._aside
         self._aside[:] = 0

@@ -45,14 +45,18 @@ class DemoNode:
 
     def start(self, *arguments: str) -> None:
         """Run `p2ptrain node` with these arguments; its output goes to HOME/output.txt."""
-        environment = os.environ | {"NO_COLOR": "1", "PYTHONUNBUFFERED": "1"}
+        words = [*command("node"), "--home", str(self.home), "--yes", *arguments]
+        self.run(self.wrapped(words), PYTHONUNBUFFERED="1")
+
+    def run(self, words: list[str], **environment: str) -> None:
+        """Run this command as the node's process; its output goes to HOME/output.txt."""
         with (self.home / "output.txt").open("ab") as output:
             self.process = subprocess.Popen(
-                self.wrapped([*command("node"), "--home", str(self.home), "--yes", *arguments]),
+                words,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env=environment,
+                env=os.environ | {"NO_COLOR": "1"} | environment,
                 start_new_session=True,
             )
 

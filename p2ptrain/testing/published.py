@@ -6,7 +6,7 @@ import atexit
 import os
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -25,11 +25,13 @@ from p2ptrain.run import (
     RunManifest,
     SignedAllowlist,
     data_index,
+    load_allowlist,
     save_allowlist,
     save_run,
 )
 from p2ptrain.run.co_organisers import NO_CO_ORGANISERS, CoOrganisers
 from p2ptrain.run.manifest import CodecSpec, DataSpec, OuterSpec, Policy
+from p2ptrain.run.outside_facts import NO_SAMPLES, NOTHING_PUBLIC, Public, SamplePrompts
 from p2ptrain.state import snapshot_meta, write_state
 from p2ptrain.store import Store
 from p2ptrain.sync import SyncSpec
@@ -113,6 +115,8 @@ def manifest_of(
     join_optimizer: JoinOptimizer = "fresh",
     join_warmup_steps: int = 0,
     organisers: CoOrganisers = NO_CO_ORGANISERS,
+    public: Public = NOTHING_PUBLIC,
+    samples: SamplePrompts = NO_SAMPLES,
 ) -> RunManifest:
     made = content()
     return RunManifest(
@@ -140,6 +144,8 @@ def manifest_of(
         founders=tuple(founders) or (organiser,),
         admission=admission,  # type: ignore[arg-type]
         organisers=organisers,
+        public=public,
+        samples=samples,
     )
 
 
@@ -154,6 +160,17 @@ def publish(home: Home, *, allowed: Sequence[PeerId] = (), **settings: object) -
         save_allowlist(home.allowlist, SignedAllowlist.publish(organiser, listed))
     save_run(home.manifest, run)
     return run
+
+
+def copy_run(first: Home, run: Run, others: Iterable[Home]) -> None:
+    """Copy `run`, which was published in `first`, with its allowlist and its content into the homes
+    of other nodes."""
+    listed = load_allowlist(first.allowlist, run)
+    assert listed is not None
+    for home in others:
+        save_run(home.manifest, run)
+        save_allowlist(home.allowlist, listed)
+        share_content(home)
 
 
 def share_content(home: Home) -> None:

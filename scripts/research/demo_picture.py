@@ -57,8 +57,9 @@ Picture = tuple[Line, ...]
 
 @dataclass(slots=True)
 class Screen:
-    """A terminal of `ROWS` rows that scrolls."""
+    """A terminal of `rows` rows that scrolls."""
 
+    rows: int = ROWS
     lines: list[list[Cell]] = field(default_factory=lambda: [[]])
     row: int = 0
     column: int = 0
@@ -89,7 +90,7 @@ class Screen:
         self.row += 1
         if self.row == len(self.lines):
             self.lines.append([])
-        if len(self.lines) > ROWS:
+        if len(self.lines) > self.rows:
             del self.lines[0]
             self.row -= 1
 
@@ -131,12 +132,15 @@ def _read(master: int) -> bytes:
         return b""
 
 
-def frames_of(output: Iterator[tuple[float, str]]) -> list[tuple[float, Picture]]:
-    """Return the screens to show, each with the time in seconds at which the demo showed it."""
+def frames_of(
+    output: Iterator[tuple[float, str]], frame_s: float = FRAME_S
+) -> list[tuple[float, Picture]]:
+    """Return the screens to show, at least `frame_s` apart, each with the time in seconds at which
+    the demo showed it."""
     screen, frames = Screen(), list[tuple[float, Picture]]()
     now = 0.0
     for at, text in output:
-        if at > now + QUIET_S and (not frames or now >= frames[-1][0] + FRAME_S):
+        if at > now + QUIET_S and (not frames or now >= frames[-1][0] + frame_s):
             _show(frames, now, screen.picture())
         now = at
         screen.write(text)

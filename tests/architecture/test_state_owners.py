@@ -33,6 +33,7 @@ FOR_ALL = {
     "Alerts.show",
     "Alerts.clear",
     "Blobs.ask_scrub",
+    "NodeState.note_report",
     "NodeState.set_state",
     "NodeState.set_state_unless_training",
     "OwnHeartbeat.send_now",

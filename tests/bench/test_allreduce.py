@@ -6,13 +6,12 @@ import json
 import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 
 import pytest
 
-from p2ptrain.bench import throwaway
-from p2ptrain.bench.all_reduce import beside
-from p2ptrain.bench.all_reduce import comparison as allreduce
 from p2ptrain.bench.all_reduce.averaging import AverageMeasured, AverageSetting
+from p2ptrain.bench.all_reduce.beside import ContenderRun
 from p2ptrain.bench.all_reduce.comparison import (
     AllreduceOutcome,
     AllreduceReport,
@@ -29,6 +28,10 @@ def measured(
     seconds: tuple[float, ...], digest: str = "a", sent_bytes: int = 100
 ) -> AverageMeasured:
     return AverageMeasured(seconds, seconds, sent_bytes, digest)
+
+
+def in_two_seconds(setting: AverageSetting, hosts: Sequence[Host]) -> AllreduceOutcome:
+    return AllreduceOutcome(2.0, 1.0, 1.0)
 
 
 def drawn(report: AllreduceReport) -> list[tuple[object, ...]]:
@@ -125,9 +128,7 @@ def test_each_peer_runs_at_its_address() -> None:
 
 
 @pytest.mark.needs_torch
-def test_other_libraries_are_measured_once_a_round_and_compared_by_size(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_other_libraries_are_measured_once_a_round_and_compared_by_size() -> None:
     seconds = iter([4.0, 8.0, 6.0])
     asked: list[tuple[int, int, int]] = []
 
@@ -135,10 +136,8 @@ def test_other_libraries_are_measured_once_a_round_and_compared_by_size(
         asked.append((len(hosts), elements, repeats))
         return next(seconds)
 
-    monkeypatch.setattr(beside, "gloo", other)
-    monkeypatch.setattr(allreduce, "run_at", lambda setting, hosts: AllreduceOutcome(2.0, 1.0, 1.0))
     both = [AverageSetting(peers=2, elements=10, schedule=each) for each in ("ring", "direct")]
-    report = measure(both, 3)
+    report = measure(both, 3, run=in_two_seconds, contenders=partial(ContenderRun, gloo=other))
     assert asked == [(2, 10, 5)] * 3
     ratios = [
         (line.measure[:6], line.value) for line in report.lines if line.against == "gloo fp32"
@@ -149,9 +148,7 @@ def test_other_libraries_are_measured_once_a_round_and_compared_by_size(
 
 
 @pytest.mark.needs_torch
-def test_failed_contender_is_reported_and_not_tried_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_failed_contender_is_reported_and_not_tried_again() -> None:
     asked: list[int] = []
 
     def fails(hosts: Sequence[Host], elements: int, repeats: int) -> float:
@@ -161,10 +158,13 @@ def test_failed_contender_is_reported_and_not_tried_again(
     def no_environment(packages: Sequence[str]) -> AbstractContextManager[str]:
         raise ProcessFailed("pip: no internet")
 
-    monkeypatch.setattr(beside, "gloo", fails)
-    monkeypatch.setattr(throwaway, "environment_with", no_environment)
-    monkeypatch.setattr(allreduce, "run_at", lambda setting, hosts: AllreduceOutcome(2.0, 1.0, 1.0))
-    report = measure([AverageSetting(peers=2, elements=10)], 3, against=("gloo", "hivemind"))
+    report = measure(
+        [AverageSetting(peers=2, elements=10)],
+        3,
+        against=("gloo", "hivemind"),
+        run=in_two_seconds,
+        contenders=partial(ContenderRun, gloo=fails, environment=no_environment),
+    )
     assert asked == [10]
     assert report.missing == {
         "gloo fp32": "its daemon does not start",

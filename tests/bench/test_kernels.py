@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import json
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -44,7 +44,7 @@ def test_command_reports_every_kernel_of_every_codec(
 def test_report_is_also_available_as_text(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(peers.PEERS, "pypiquant", lambda src: None)
+    monkeypatch.setitem(peers.PEERS, "pypiquant", lambda src, load: None)
     words = ["--elements", "20000", "--rounds", "1", "--variant", kernels.VARIANTS[-1]]
     assert main(["bench", "kernels", *words, "--block", "128"]) == 0
     told = capsys.readouterr()
@@ -59,14 +59,11 @@ def test_unsupported_kernel_variant_is_an_error() -> None:
 
 
 @pytest.mark.parametrize("name", peers.PEERS)
-def test_contender_that_is_not_installed_is_left_out(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def missing(module: str) -> None:
+def test_contender_that_is_not_installed_is_left_out(name: str) -> None:
+    def missing(module: str) -> ModuleType:
         raise ImportError(module)
 
-    monkeypatch.setattr(importlib, "import_module", missing)
-    assert peers.PEERS[name](np.zeros(8, np.float32)) is None
+    assert peers.PEERS[name](np.zeros(8, np.float32), missing) is None
 
 
 def test_int8_error_is_a_hundredth_and_grows_with_heavy_tails() -> None:

@@ -14,9 +14,12 @@ from typing import Any
 
 import pytest
 
+from p2ptrain.archive.home import Home
 from p2ptrain.cli.main import main
 from p2ptrain.cli.outside import USUAL, Outside
 from p2ptrain.config.samples import sample
+from p2ptrain.testing.published import policy, publish
+from tests.cli.histories import WrittenHistory, make_history
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,18 @@ def p2ptrain(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
         return Outcome(code, written.out, written.err)
 
     return run
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    return Home(tmp_path / "home")
+
+
+@pytest.fixture
+def history(home: Home) -> WrittenHistory:
+    """Return a history of five outer steps in `home`, with a snapshot after every second one."""
+    rules = policy(participants_min=1, snapshot_every=2)
+    return make_history(home, publish(home, rules=rules, steps=99), 5)
 
 
 RUN_TOML = sample("tiny").replace("limit_mb = 0.5", "limit_mb = 0.06")

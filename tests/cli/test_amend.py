@@ -21,8 +21,8 @@ from p2ptrain.run import (
     SignedAmendment,
     load_amendments,
     load_run,
-    save_amendments,
 )
+from p2ptrain.run.files import AMENDMENTS_MAX, save_amendments
 from p2ptrain.sync import SyncSpec
 from p2ptrain.testing.published import policy, publish
 from tests.cli.conftest import Command, fake_node
@@ -257,16 +257,17 @@ def test_error_for_an_amendment_after_the_end_names_the_last_step(
     assert kept(organiser_home) == []
 
 
-def test_number_of_signed_amendments_is_bounded(
-    p2ptrain: Command, organiser_home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("p2ptrain.run.files.AMENDMENTS_MAX", 1)
+def test_number_of_signed_amendments_is_bounded(p2ptrain: Command, organiser_home: Path) -> None:
     home = ("--home", organiser_home)
     assert p2ptrain("run", "amend", "tiny", "--from-step", 4, "--lr", 0.01, *home).code == 0
+    where = Home(organiser_home)
+    run = load_run(where.manifest)
+    assert run is not None
+    save_amendments(where.amendments, AMENDMENTS_MAX * load_amendments(where.amendments, run))
     again = p2ptrain("run", "amend", "tiny", "--from-step", 5, "--lr", 0.02, *home)
     assert again.err.startswith("error[AMEND-VALUE]")
-    assert "the run already has 1 amendments" in again.err
-    assert len(kept(organiser_home)) == 1
+    assert f"the run already has {AMENDMENTS_MAX} amendments" in again.err
+    assert len(kept(organiser_home)) == AMENDMENTS_MAX
 
 
 def test_only_the_organiser_can_amend_and_only_its_own_run(

@@ -13,23 +13,11 @@ from p2ptrain.archive.home import Home, sole_use
 from p2ptrain.observe.series import StepRow
 from p2ptrain.observe.series.writer import SeriesWriter
 from p2ptrain.store import LocalDisk, Pins, Store
-from p2ptrain.testing.published import policy, publish
 from tests.cli.conftest import Command, Outcome, fake_node
-from tests.cli.histories import WrittenHistory, make_history
+from tests.cli.histories import WrittenHistory
 from tests.cli.watching.made import NOW, made_status
 
 STEPS = 5
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> Home:
-    return Home(tmp_path / "home")
-
-
-@pytest.fixture
-def history(home: Home) -> WrittenHistory:
-    rules = policy(participants_min=1, snapshot_every=2)
-    return make_history(home, publish(home, rules=rules, steps=99), STEPS)
 
 
 @pytest.fixture

@@ -19,24 +19,12 @@ from p2ptrain.extras import install
 from p2ptrain.ids import Digest
 from p2ptrain.state import OuterState, snapshot_meta
 from p2ptrain.store import Store, StoreReader
-from p2ptrain.testing.published import MODEL, policy, publish
+from p2ptrain.testing.published import MODEL
 from p2ptrain.trainer.formats.shapes import layout_of
 from tests.cli.conftest import Command, Outcome
-from tests.cli.histories import WrittenHistory, make_history
+from tests.cli.histories import WrittenHistory
 
-STEPS = 5
 NUMEL = layout_of(MODEL).numel
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> Home:
-    return Home(tmp_path / "home")
-
-
-@pytest.fixture
-def history(home: Home) -> WrittenHistory:
-    rules = policy(participants_min=1, snapshot_every=2)
-    return make_history(home, publish(home, rules=rules, steps=99), STEPS)
 
 
 @pytest.fixture

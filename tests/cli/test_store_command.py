@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import json
-import os
 import shutil
 from pathlib import Path
 
@@ -17,10 +15,11 @@ from p2ptrain.cli.main import main
 from p2ptrain.ids import Digest
 from p2ptrain.ledger.paxos.acceptor import Acceptor
 from p2ptrain.run import DataIndex, Run
-from p2ptrain.store import LocalDisk, RecordLog, Store, StoreReader, digest_of
+from p2ptrain.store import RecordLog, Store, StoreReader, digest_of
 from p2ptrain.testing.published import BLOCKS, policy, publish
 from tests.cli.conftest import fake_node
 from tests.cli.histories import make_history
+from tests.process_limits import no_file_grows
 
 
 @pytest.fixture
@@ -183,21 +182,14 @@ def remove_the_data(home: Home, of: Run) -> None:
             store.chunk_path(digest).unlink()
 
 
-def test_gc_makes_room_on_a_full_disk(
-    home: Home, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_gc_makes_room_on_a_full_disk(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
     with Store(home.store) as store:
         garbage = store.put_chunk(b"garbage")
     line, votes = run_of(home).id, RecordLog(home.votes)
     RecordLog(home.ledger)
     votes.append([Acceptor(line, 1).promise(round_) for round_ in (1, 2)])
-
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(LocalDisk, "write", full)
-    monkeypatch.setattr(os, "pwrite", full)
-    code, out, err = run(capsys, home, "gc", "--json")
+    with no_file_grows():
+        code, out, err = run(capsys, home, "gc", "--json")
     assert (code, err) == (0, "")
     assert json.loads(out)["chunks"] == 1
     assert len(list(RecordLog(home.votes))) == 2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import gzip
 import json
 import os
@@ -14,14 +13,16 @@ import pyarrow as arrow
 import pytest
 from pyarrow import parquet
 
-from p2ptrain.data import documents as text_files
-from p2ptrain.data import lines, reads
+from p2ptrain.data.documents import text_pieces
+from p2ptrain.data.lines import LINE_BYTES_MAX
 from p2ptrain.data.piece import Piece
-from p2ptrain.data.sources import find_source
+from p2ptrain.data.reads import fasta_pieces, fastq_pieces
+from p2ptrain.data.sources import find_source, within
 from p2ptrain.errors import ConfigError
 from p2ptrain.extras import install
 
 LINES = "".join(json.dumps({"id": n, "text": f"text {n}"}) + "\n" for n in range(3))
+PATH_BYTES_MAX = 4096
 FASTQ = "@r1\nACGTN\n+\nIIIII\n@r2\nacguR\n+r2\nIIIII\n"
 
 
@@ -72,34 +73,38 @@ def test_parquet_column_is_read_as_documents(tmp_path: Path) -> None:
 
 
 def test_long_records_are_split_into_pieces_that_mark_begin_and_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(reads, "READ_BASES_MAX", 4)
     (tmp_path / "a.fa").write_text(">r\nACGTAC\nGTA\n>s\nAC\nGT\n>t\nACGTACGT")
     (tmp_path / "a.fq").write_text("@r\nACGTAC\n+\nIIIIII\n@s\nACGT\n+\nIIII\n")
     two = [Piece("ACGT", ends=False), Piece("ACGT", begins=False)]
     middle = Piece("ACGT", begins=False, ends=False)
-    assert pieces(tmp_path / "a.fa") == [
+    assert list(fasta_pieces(tmp_path / "a.fa", bases_max=4)) == [
         *(two[0], middle, Piece("A", begins=False)),
         *(Piece("ACGT"), *two),
     ]
-    assert pieces(tmp_path / "a.fq") == [two[0], Piece("AC", begins=False), Piece("ACGT")]
+    assert list(fastq_pieces(tmp_path / "a.fq", bases_max=4)) == [
+        *(two[0], Piece("AC", begins=False)),
+        Piece("ACGT"),
+    ]
 
 
-def test_text_file_is_one_document_split_between_lines(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(text_files, "TEXT_PIECE_CHARACTERS", 6)
-    (tmp_path / "all").mkdir()
-    (tmp_path / "all" / "a.txt").write_text("one\ntwo\nthree\nfour\nfive")
-    (tmp_path / "all" / "b.txt").write_text("one\ntwo\n")
-    assert pieces(tmp_path / "all") == [
+def test_text_file_is_one_document_split_between_lines(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("one\ntwo\nthree\nfour\nfive")
+    found = list(text_pieces(tmp_path / "a.txt", characters=6))
+    assert found == [
         Piece("one\ntwo\n", ends=False),
         Piece("three\n", begins=False, ends=False),
         Piece("four\nfive\n", begins=False),
-        Piece("one\ntwo\n"),
     ]
-    assert pieces(tmp_path / "all", limit_bytes=15)[-1].ends is False
+    assert list(within(15, found, "a.txt")) == found[:2]
+
+
+def test_each_text_file_of_a_folder_is_a_document(tmp_path: Path) -> None:
+    (tmp_path / "all").mkdir()
+    (tmp_path / "all" / "a.txt").write_text("one\ntwo")
+    (tmp_path / "all" / "b.txt").write_text("one\n")
+    assert pieces(tmp_path / "all") == [Piece("one\ntwo\n"), Piece("one\n")]
 
 
 def test_folder_is_read_in_the_order_of_the_paths(tmp_path: Path) -> None:
@@ -110,18 +115,18 @@ def test_folder_is_read_in_the_order_of_the_paths(tmp_path: Path) -> None:
     assert documents(tmp_path / "all") == ["one\n", "two", "three\n"]
 
 
-def test_unreadable_folder_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    closed, scandir = tmp_path / "all" / "closed", os.scandir
-    closed.mkdir(parents=True)
+def test_unreadable_folder_is_an_error(tmp_path: Path) -> None:
+    """Root can read a folder of any mode, but no user can read a folder whose path is too long."""
+    (tmp_path / "all").mkdir()
     (tmp_path / "all" / "a.txt").write_text("one")
-
-    def refusing(path: str) -> object:  # Root can read any folder, so the error is simulated.
-        if Path(path) == closed:
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
-        return scandir(path)
-
-    monkeypatch.setattr(os, "scandir", refusing)
-    with pytest.raises(ConfigError, match="closed: it cannot be read: Permission denied"):
+    at = os.open(tmp_path / "all", os.O_DIRECTORY)
+    for _ in range(PATH_BYTES_MAX // 200 + 1):
+        os.mkdir("x" * 200, dir_fd=at)
+        inner = os.open("x" * 200, os.O_DIRECTORY, dir_fd=at)
+        os.close(at)
+        at = inner
+    os.close(at)
+    with pytest.raises(ConfigError, match="x: it cannot be read: File name too long"):
         documents(tmp_path / "all")
 
 
@@ -140,7 +145,11 @@ def test_limit_stops_a_source_between_documents(tmp_path: Path) -> None:
         ("a.txt", b"good\n\xff\xfe", "line 2: it is not UTF-8"),
         ("a.txt", "one\ntwo".encode("utf-16-le"), "line 1: it is not UTF-8"),
         ("a.txt.gz", b"", "it is not a complete gzip file: it is empty"),
-        ("a.txt", b"x" * 100, "line 1: it is longer than 64 bytes"),
+        pytest.param(
+            *("a.txt", b"x" * (LINE_BYTES_MAX + 1)),
+            f"line 1: it is longer than {LINE_BYTES_MAX} bytes",
+            id="long line",
+        ),
         ("a.jsonl", b'{"text": "a"}\n{"text"', "line 2: it is not JSON"),
         ("a.jsonl", b"[" * 60, "line 1: it is not JSON"),
         ("a.jsonl", b"[1]", "line 1: expected a JSON object, not list"),
@@ -172,9 +181,8 @@ def test_limit_stops_a_source_between_documents(tmp_path: Path) -> None:
     ],
 )
 def test_broken_source_is_reported_with_its_place_and_advice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, content: bytes, complaint: str
+    tmp_path: Path, name: str, content: bytes, complaint: str
 ) -> None:
-    monkeypatch.setattr(lines, "LINE_BYTES_MAX", 64)
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ConfigError) as caught:
         documents(tmp_path / name)

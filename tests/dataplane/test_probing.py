@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 
@@ -12,7 +12,7 @@ import pytest
 from p2ptrain.dataplane import ProbeResult, ProbeServer, SecureSocket, plain_pair, probe
 from p2ptrain.dataplane.probing import PROBE_BYTES_MAX, SLICE_BYTES, measured
 from p2ptrain.encoding import pack
-from p2ptrain.errors import PeerLost, RemoteProtocolError
+from p2ptrain.errors import P2PTrainError, PeerError, RemoteProtocolError
 from p2ptrain.identity import Identity
 
 ANN, BOB = (Identity.from_seed(bytes([n]) * 32).peer for n in (1, 2))
@@ -22,17 +22,20 @@ patient = partial(probe, probe_s=60.0)
 """`probe` with a long time limit, so that it does not end early on a busy machine."""
 
 
+Server = Callable[[SecureSocket, Mapping[str, object]], None]
+
+
 @contextmanager
-def served(server: ProbeServer) -> Iterator[SecureSocket]:
-    """Yield our end of a connection that `server` serves."""
+def served(server: Server, faults: list[P2PTrainError] | None = None) -> Iterator[SecureSocket]:
+    """Yield our end of a connection that `server` serves. Put its errors into `faults`."""
     ours, theirs = plain_pair(ANN, BOB)
-    faults: list[Exception] = []
 
     def serve() -> None:
         try:
             server(theirs, {"purpose": "probe"})
-        except (PeerLost, RemoteProtocolError) as exc:
-            faults.append(exc)
+        except (PeerError, RemoteProtocolError) as exc:
+            if faults is not None:
+                faults.append(exc)
         theirs.close()
 
     thread = threading.Thread(target=serve)

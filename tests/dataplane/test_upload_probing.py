@@ -5,45 +5,16 @@ bounded.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 
-from p2ptrain.dataplane import SecureSocket, UploadProbeServer, plain_pair, probe_upload
+from p2ptrain.dataplane import UploadProbeServer, plain_pair, probe_upload
 from p2ptrain.dataplane.probing import PROBE_BYTES_MAX, SLICE_BYTES
 from p2ptrain.encoding import pack
 from p2ptrain.errors import P2PTrainError, PeerError, RemoteProtocolError
-from p2ptrain.identity import Identity
+from tests.dataplane.test_probing import ANN, BOB, never, served
 
-ANN, BOB = (Identity.from_seed(bytes([n]) * 32).peer for n in (1, 2))
 PATIENT_S = 60.0
-
-
-@contextmanager
-def served(
-    server: UploadProbeServer, faults: list[P2PTrainError] | None = None
-) -> Iterator[SecureSocket]:
-    """Yield our end of a connection that `server` serves. Put its errors into `faults`."""
-    ours, theirs = plain_pair(ANN, BOB)
-
-    def serve() -> None:
-        try:
-            server(theirs, {"purpose": "probe-up"})
-        except (PeerError, RemoteProtocolError) as exc:
-            if faults is not None:
-                faults.append(exc)
-        theirs.close()
-
-    thread = threading.Thread(target=serve)
-    thread.start()
-    yield ours
-    ours.close()
-    thread.join()
-
-
-def never() -> bool:
-    return False
 
 
 def test_peer_counts_about_half_of_the_bytes() -> None:

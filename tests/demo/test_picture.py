@@ -7,7 +7,6 @@ from xml.etree import ElementTree
 
 import pytest
 
-from scripts.research import demo_picture
 from scripts.research.demo_picture import Picture, Screen, drawn, frames_of, recorded
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -27,22 +26,20 @@ def test_screen_overwrites_lines_that_the_live_display_redraws() -> None:
     assert [style for _, style in new] == ["b r"] * 3
 
 
-def test_full_screen_scrolls_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demo_picture, "ROWS", 3)
-    screen = Screen()
+def test_full_screen_scrolls_up() -> None:
+    screen = Screen(rows=3)
     screen.write("a\r\nb\r\nc\r\nd")
     assert words(screen.picture()) == ["b", "c", "d"]
 
 
-def test_terminal_is_recorded_and_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A screen is left out if it follows the previous one within FRAME_S, unless it is the last."""
-    monkeypatch.setattr(demo_picture, "FRAME_S", 0.05)
+def test_terminal_is_recorded_and_drawn() -> None:
+    """A screen is left out if it follows the previous one within 0.05 s, unless it is the last."""
     program = """import time
 for text in ("<0>\\n", "<1>\\n", "<2>\\n", "<3>θ"):
     print(end=text, flush=True)
     time.sleep(0.1)
 """
-    frames = frames_of(recorded([sys.executable, "-c", program]))
+    frames = frames_of(recorded([sys.executable, "-c", program]), frame_s=0.05)
     assert words(frames[-1][1]) == ["<0>", "<1>", "<2>", "<3>θ"]
     assert 2 <= len(frames) <= 5
     root = ElementTree.fromstring(drawn(frames))

@@ -16,10 +16,12 @@ from safetensors.numpy import load_file
 
 from p2ptrain.errors import ConfigError, StoreFull
 from p2ptrain.export import folder as folders
+from p2ptrain.export.card import card
 from p2ptrain.export.folder import ExportPlan, export
 from p2ptrain.export.provenance import Standing
 from p2ptrain.export.source import ThetaInMemory
 from p2ptrain.export.tokens import Tokenizer
+from p2ptrain.ids import Digest
 from p2ptrain.ipc.trainer_config import ModelSpec
 from p2ptrain.state import Float32Vector
 from p2ptrain.trainer.formats.huggingface import name_of
@@ -219,3 +221,16 @@ def test_too_small_disk_is_noticed_before_anything_is_written(tmp_path: Path) ->
     assert list(tmp_path.iterdir()) == []
     assert caught.value.what == (f"the export takes 4.3 MB, but {tmp_path} has only 4.0 MB free")
     export(plan, ThetaInMemory(trained(SPEC)), tmp_path / "out", free=lambda folder: 5_000_000)
+
+
+def test_model_card_shows_the_organisers_words_as_plain_text() -> None:
+    hostile = "<img src=x> [click](https://example.org) | *bold* @team"
+    theta = Digest("5" * 64)
+    origin = replace(ORIGIN, description=hostile, licence="MIT `x`", contact="a|b")
+    text = card(origin, SPEC, "fp32", theta, "hello")
+    for markup in ("<img", "](", "https:", "*bold*", "@team", "`x`", "a|b"):
+        assert markup not in text
+    assert "&#60;img src&#61;x&#62;" in text
+    assert "names this licence: MIT &#96;x&#96;" in text
+    assert "| contact | a&#124;b |" in text
+    assert "does not know it" in card(ORIGIN, SPEC, "fp32", theta, "hello")

@@ -3,11 +3,10 @@ code."""
 
 from __future__ import annotations
 
-import builtins
 import errno
-import io
 import os
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,50 +17,57 @@ from tests.faults.conftest import Here
 from tests.faults.test_home import SEED, contents
 
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
+CHANGING = {"os.rename", "os.remove", "os.rmdir", "os.truncate"}
 ANY = Digest("ab" * 32)
 
+SetReadOnly = Callable[[Path], None]
 
-class ReadOnly:
-    """Make the system treat `folder` as if it were on a disk that is mounted read-only.
+
+class ReadOnlyFolders:
+    """Makes Python refuse changes of `folders`, as if they were on a disk that is mounted
+    read-only. Python calls an audit hook before each such system call.
 
     Mode bits would not restrict root, and a real mount needs root.
     """
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._folder = str(folder)
-        for name in ("replace", "rename", "unlink", "remove", "rmdir", "truncate"):
-            monkeypatch.setattr(os, name, self._refusing(getattr(os, name), lambda *_: True))
-        absent = self._refusing(os.mkdir, lambda path, *_: not os.path.exists(path))
-        monkeypatch.setattr(os, "mkdir", absent)
-        monkeypatch.setattr(os, "open", self._refusing(os.open, _is_writing))
-        opened = self._refusing(io.open, lambda path, mode="r", *_: bool(set(mode) & set("wax+")))
-        monkeypatch.setattr(io, "open", opened)
-        monkeypatch.setattr(builtins, "open", opened)
-        access = os.access
-        monkeypatch.setattr(
-            os,
-            "access",
-            lambda path, mode, **how: (
-                access(path, mode, **how) and not (mode & os.W_OK and self._has(path))
-            ),
-        )
+    def __init__(self) -> None:
+        self.folders: list[str] = []
+        sys.addaudithook(self._refuse_changes)  # A hook stays until the process ends.
 
-    def _has(self, path: Any) -> bool:
+    def holds(self, path: object) -> bool:
         name = os.fspath(path) if isinstance(path, str | os.PathLike) else ""
-        return f"{name}/".startswith(f"{self._folder}/")
+        return any(f"{name}/".startswith(f"{folder}/") for folder in self.folders)
 
-    def _refusing(self, call: Callable[..., Any], writes: Callable[..., bool]) -> Any:
-        def refused(path: Any, *words: Any, **named: Any) -> Any:
-            if self._has(path) and writes(path, *words, *named.values()):
-                raise OSError(errno.EROFS, os.strerror(errno.EROFS), os.fspath(path))
-            return call(path, *words, **named)
+    def _refuse_changes(self, event: str, words: tuple[Any, ...]) -> None:
+        if not self.folders or not words or not self.holds(path := words[0]):
+            return
+        if event == "open":
+            made, flags = not os.path.exists(path), words[2]
+            refused = bool(flags & ~os.O_CREAT & WRITING or (flags & os.O_CREAT and made))
+        else:
+            refused = event in CHANGING or (event == "os.mkdir" and not os.path.exists(path))
+        if refused:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), os.fspath(path))
 
-        return refused
+
+@pytest.fixture(scope="session")
+def read_only_folders() -> ReadOnlyFolders:
+    return ReadOnlyFolders()
 
 
-def _is_writing(path: Any, flags: int, *_: Any) -> bool:
-    made = not os.path.exists(path)
-    return bool(flags & ~os.O_CREAT & WRITING or (flags & os.O_CREAT and made))
+@pytest.fixture
+def set_read_only(
+    read_only_folders: ReadOnlyFolders, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[SetReadOnly]:
+    access = os.access
+
+    def is_allowed(path: Any, mode: int, **how: Any) -> bool:
+        refused = mode & os.W_OK and read_only_folders.holds(path)
+        return access(path, mode, **how) and not refused
+
+    monkeypatch.setattr(os, "access", is_allowed)  # There is no audit event for this call.
+    yield lambda folder: read_only_folders.folders.append(str(folder))
+    read_only_folders.folders.clear()
 
 
 CHANGES = [SEED, ("store", "gc"), ("store", "pin", ANY), ("store", "unpin", ANY)]
@@ -69,10 +75,10 @@ CHANGES = [SEED, ("store", "gc"), ("store", "pin", ANY), ("store", "unpin", ANY)
 
 @pytest.mark.parametrize("words", CHANGES, ids=" ".join)
 def test_command_that_would_change_a_read_only_home_is_refused(
-    organiser: Path, here: Here, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+    organiser: Path, here: Here, set_read_only: SetReadOnly, words: tuple[str, ...]
 ) -> None:
     before = contents(organiser)
-    ReadOnly(organiser, monkeypatch)
+    set_read_only(organiser)
     screen = here(*words, "--home", organiser)
     screen.is_error("HOME", 2)
     assert "read-only" in screen.err
@@ -81,10 +87,10 @@ def test_command_that_would_change_a_read_only_home_is_refused(
 
 @pytest.mark.parametrize("words", CHANGES, ids=" ".join)
 def test_command_that_would_change_a_read_only_store_is_refused(
-    organiser: Path, here: Here, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+    organiser: Path, here: Here, set_read_only: SetReadOnly, words: tuple[str, ...]
 ) -> None:
     before = contents(organiser / "store")
-    ReadOnly(organiser / "store", monkeypatch)
+    set_read_only(organiser / "store")
     screen = here(*words, "--home", organiser)
     screen.is_error("STORE-READONLY", 4)
     assert "read-only" in screen.err
@@ -100,10 +106,10 @@ def test_command_that_would_change_a_read_only_store_is_refused(
     ids=" ".join,
 )
 def test_reading_commands_work_on_a_read_only_disk(
-    organiser: Path, here: Here, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+    organiser: Path, here: Here, set_read_only: SetReadOnly, words: tuple[str, ...]
 ) -> None:
     told = here(*words, "--home", organiser)
-    ReadOnly(organiser, monkeypatch)
+    set_read_only(organiser)
     screen = here(*words, "--home", organiser)
     assert (screen.status, screen.out) == (told.status, told.out)
     assert screen.status in (0, 5)

@@ -23,21 +23,16 @@ def test_written_file_is_readable_only_by_its_owner(tmp_path: Path) -> None:
     assert read_private_file(path, 2, what="it", code="ID-MODE") == b"fi"
 
 
-def test_full_disk_leaves_no_partial_secret(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_full_disk_leaves_no_partial_secret(tmp_path: Path) -> None:
     def full(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space"):
-        write_new(tmp_path / "secret", b"text")
+        write_new(tmp_path / "secret", b"text", full)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_directory_entry_of_a_secret_is_synced_like_its_bytes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_directory_entry_of_a_secret_is_synced_like_its_bytes(tmp_path: Path) -> None:
     synced: list[str] = []
 
     def noted(descriptor: int) -> None:
@@ -46,21 +41,17 @@ def test_directory_entry_of_a_secret_is_synced_like_its_bytes(
         if is_folder:
             assert os.fstat(descriptor).st_ino == tmp_path.stat().st_ino
 
-    monkeypatch.setattr(os, "fsync", noted)
-    assert write_new(tmp_path / "secret", b"text")
+    assert write_new(tmp_path / "secret", b"text", noted)
     assert synced == ["bytes", "name"]
 
 
-def test_secret_is_removed_if_its_directory_cannot_be_synced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_secret_is_removed_if_its_directory_cannot_be_synced(tmp_path: Path) -> None:
     def fails_for_folders(descriptor: int) -> None:
         if stat.S_ISDIR(os.fstat(descriptor).st_mode):
             raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(os, "fsync", fails_for_folders)
     with pytest.raises(OSError, match="Input"):
-        write_new(tmp_path / "secret", b"text")
+        write_new(tmp_path / "secret", b"text", fails_for_folders)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -23,6 +23,7 @@ ONE_OF_EACH = (
     frames.Merge(8),
     frames.Rebase(8),
     frames.Evaluate(3, ("/store/x",)),
+    frames.Generate(3, ((1, 2), (3,)), 64, 3.0),
     frames.Pause(),
     frames.Resume(),
     frames.Stop(),
@@ -33,6 +34,7 @@ ONE_OF_EACH = (
     frames.Progress(7, 71, 6.25, 9000.5, 2048, 0.25, 0.41, 0.001, 1.5),
     frames.FragmentReady(7, 10_240, ("/store/ab/cd", "/store/ef/gh"), 6.0),
     frames.Evaluated(3, 5.5, 1024),
+    frames.Generated(3, ((4,), ())),
     frames.Failed("NAN", "the loss is nan at inner step 71"),
     frames.Failed("DATA", "a block is refused", 3),
 )

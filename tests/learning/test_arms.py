@@ -385,7 +385,7 @@ def test_gap_is_plotted_over_outer_steps_batch_and_peers() -> None:
 
 
 def test_queue_trains_missing_arms_and_those_that_depend_on_them(
-    texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    texts: Path, tmp_path: Path
 ) -> None:
     """There are two trials, and an arm that depends on the better of them."""
     grid = [Arm("tuning", f"trial-{lr}", toy(lr=lr, total_steps=8)) for lr in (1e-5, 1e-2)]
@@ -394,8 +394,7 @@ def test_queue_trains_missing_arms_and_those_that_depend_on_them(
         chosen = best(grid, records)
         return [*grid, *([Arm("peers", "last", replace(chosen, seed=5))] if chosen else [])]
 
-    monkeypatch.setattr("scripts.research.learning.queue.arms", named)
-    queue = Queue(texts, tmp_path / "none", ["peers"])
+    queue = Queue(texts, tmp_path / "none", ["peers"], named)
     assert [arm.name for arm in queue.lacking()] == ["trial-1e-05", "trial-0.01"]
     looks = iter([False] * 5)
     queue.work(lambda: next(looks, True))

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from scripts.research.learning.__main__ import main
-from scripts.research.learning.queue import Queue
 
 OURSELVES = os.getpid()
 
 
 class Processes:
-    """Stands in for the processes that `main` starts, for `Queue.work` and for `os.getppid`.
-    `answers` contains what the function `stop` of `main` returned."""
+    """Stands in for the processes that `main` starts, and for its queue. `parent` has started this
+    process. `answers` contains what the function `stop` of `main` returned."""
 
     def __init__(self) -> None:
         self.parent = 1000
@@ -27,7 +24,10 @@ class Processes:
         self.answers: list[bool] = []
         self.during: Callable[[], object] = lambda: None
 
-    def work(self, queue: Queue, stop: Callable[[], bool]) -> None:
+    def main(self, *arguments: str) -> None:
+        main(arguments, queue=lambda *_: self, start=self.popen, parent=lambda: self.parent)
+
+    def work(self, stop: Callable[[], bool]) -> None:
         self.answers.append(stop())
         self.during()
         self.answers.append(stop())
@@ -43,12 +43,8 @@ class Processes:
 
 
 @pytest.fixture
-def processes(monkeypatch: pytest.MonkeyPatch) -> Processes:
-    stand_in = Processes()
-    monkeypatch.setattr(Queue, "work", lambda queue, stop: stand_in.work(queue, stop))
-    monkeypatch.setattr(subprocess, "Popen", stand_in.popen)
-    monkeypatch.setattr(os, "getppid", lambda: stand_in.parent)
-    return stand_in
+def processes() -> Processes:
+    return Processes()
 
 
 def orphaned(processes: Processes) -> None:
@@ -66,32 +62,31 @@ def _handlers() -> Iterator[None]:
 
 def test_process_started_by_a_shell_outlives_the_shell(processes: Processes) -> None:
     processes.during = lambda: orphaned(processes)
-    main(["codecs"])
+    processes.main("codecs")
     assert processes.answers == [False, False]
 
 
 def test_started_process_stops_with_the_process_that_started_it(processes: Processes) -> None:
     processes.during = lambda: orphaned(processes)
-    main(["codecs", "--part-of", "1000"])
+    processes.main("codecs", "--part-of", "1000")
     assert processes.answers == [False, True]
 
 
 def test_started_process_whose_starter_is_gone_does_nothing(processes: Processes) -> None:
-    main(["codecs", "--part-of", "999"])
+    processes.main("codecs", "--part-of", "999")
     assert processes.answers == [True, True]
 
 
 def test_started_processes_get_the_same_options_and_stop_with_their_starter(
-    processes: Processes, monkeypatch: pytest.MonkeyPatch
+    processes: Processes,
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["compare", "codecs", "--processes", "3"])
     processes.during = lambda: signal.raise_signal(signal.SIGTERM)
-    main()
+    processes.main("codecs", "--processes", "3")
     words = ["codecs", "--processes", "3", "--processes", "1", "--part-of", str(OURSELVES)]
     assert [command[3:] for command in processes.started] == [words, words]
     assert (processes.answers, processes.terminated) == ([False, True], 2)
 
 
 def test_time_limit_stops_every_process(processes: Processes) -> None:
-    main(["codecs", "--minutes", "0"])
+    processes.main("codecs", "--minutes", "0")
     assert processes.answers == [True, True]

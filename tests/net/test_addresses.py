@@ -23,6 +23,7 @@ from p2ptrain.net.book import (
     PeerCache,
     newest_first,
 )
+from tests.process_limits import no_file_grows
 
 PEER = Identity.from_seed(b"p" * 32).peer
 OTHER = Identity.from_seed(b"o" * 32).peer
@@ -270,17 +271,10 @@ class TestPeerCache:
         assert all(kept[peer] == met[peer] for peer in kept)
         assert len(kept) > 800
 
-    def test_failed_save_keeps_the_old_file(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_failed_save_keeps_the_old_file(self, tmp_path: Path) -> None:
         cache = PeerCache(tmp_path / "peers.json")
         cache.save({PEER: [HERE]})
-
-        def full(source: str, target: Path) -> None:
-            raise OSError(28, "No space left on device")
-
-        monkeypatch.setattr(os, "replace", full)
-        with pytest.raises(OSError, match="No space"):
+        with no_file_grows(), pytest.raises(OSError, match="too large"):
             cache.save({})
         assert cache.load() == {PEER: [HERE]}
         assert os.listdir(tmp_path) == ["peers.json"]

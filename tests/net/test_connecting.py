@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import tempfile
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
@@ -31,7 +30,7 @@ from p2ptrain.net import Network, PeerConnected, PeerDisconnected, dialling, ope
 from p2ptrain.net.addresses import Address, parse
 from p2ptrain.net.book import NAMES_PER_PEER_MAX, AddressBook
 from p2ptrain.net.host.hardening import build_host
-from p2ptrain.net.listening import claimed
+from p2ptrain.net.listening import claimed, lock_folder
 from p2ptrain.net.names import Resolver
 
 from .conftest import DEADLINE_S, LOOPBACK, echo, eventually, everybody, host_of, identity, networks
@@ -484,16 +483,18 @@ def far_away(network: Network) -> Serve:
     return serve
 
 
-def put_instead(place: Path, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replace the lock folder `place` by `what`, or change its mode or owner to `what`."""
+def put_instead(place: Path, what: str) -> int:
+    """Replace the lock folder `place` by `what`, or change its mode to `what`. Return the user who
+    wants to use it."""
     if what == "others can write":
         place.chmod(0o777)
     elif what == "another user's":
-        monkeypatch.setattr(os, "getuid", lambda: 4711)
         place.rename(place.with_name("p2ptrain-4711"))
+        return 4711
     else:
         elsewhere = place.rename(place.with_name("elsewhere"))
         place.touch() if what == "a file" else place.symlink_to(elsewhere)
+    return os.getuid()
 
 
 class TestListening:
@@ -551,29 +552,26 @@ class TestListening:
         self, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
-        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-        place, listen = (
-            tmp_path / f"p2ptrain-{os.getuid()}",
-            [f"/ip4/127.0.0.1/tcp/{unused_port()}"],
-        )
-        with claimed(listen):
-            assert [path.name for path in place.iterdir()] == [
-                f"tcp-{listen[0].split('/')[-1]}.lock"
-            ]
-            assert place.stat().st_mode & 0o777 == 0o700
-        put_instead(place, what, monkeypatch)
-        with pytest.raises(ConfigError) as caught, claimed(listen):
-            pass
+        place = lock_folder(os.getuid(), str(tmp_path))
+        assert (place.parent, place.stat().st_mode & 0o777) == (tmp_path, 0o700)
+        user = put_instead(place, what)
+        with pytest.raises(ConfigError) as caught:
+            lock_folder(user, str(tmp_path))
         assert caught.value.code == "LOCK-FOLDER"
-        (tmp_path / "own").mkdir()
         monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "none"))
-        with pytest.raises(ConfigError), claimed(listen):
+        with pytest.raises(ConfigError):
+            lock_folder(user, str(tmp_path))
+
+    def test_port_is_locked_in_a_private_folder(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        listen = [f"/ip4/127.0.0.1/tcp/{unused_port()}"]
+        monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+        with claimed(listen), pytest.raises(ConfigError) as caught, claimed(listen):
             pass
-        if what != "another user's":
-            monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "own"))
-            with claimed(listen), pytest.raises(ConfigError) as caught, claimed(listen):
-                pass
-            assert caught.value.code == "PORT-IN-USE"
+        assert caught.value.code == "PORT-IN-USE"
+        (lock,) = (tmp_path / f"p2ptrain-{os.getuid()}").iterdir()
+        assert lock.name == f"tcp-{listen[0].split('/')[-1]}.lock"
 
     async def test_node_that_does_not_listen_can_still_dial(self) -> None:
         async with networks(1) as (right,), networks(1, listen=()) as (same_id,):

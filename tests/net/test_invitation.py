@@ -36,6 +36,7 @@ SAMPLE = Invitation.of(
     ],
 )
 WRITTEN = encode(SAMPLE)
+GENERATORS = (0x3B6A57B2, 0x26508E6D, 0x1EA119FA, 0x3D4233DD, 0x2A1462B3)
 
 names = st.from_regex(r"[a-z][a-z0-9-]{0,20}(\.[a-z]{2,9}){1,3}", fullmatch=True)
 hosts = st.one_of(
@@ -108,7 +109,12 @@ def made_by_hand(version: int, body: bytes) -> str:
     symbols = [int(bits[at : at + 5], 2) for at in range(0, len(bits), 5)]
     length = len(symbols) + 9
     start = [version, length // 32, length % 32, *symbols]
-    check = module._remainder([*start, 0, 0, 0, 0, 0, 0]) ^ 0x2BC830A3
+    check = 1
+    for symbol in (*start, 0, 0, 0, 0, 0, 0):  # the checksum of BIP 350
+        top, check = check >> 25, (check & 0x1FFFFFF) << 5 ^ symbol
+        for bit, generator in enumerate(GENERATORS):
+            check ^= generator * (top >> bit & 1)
+    check ^= 0x2BC830A3
     end = [int(f"{check:030b}"[at : at + 5], 2) for at in range(0, 30, 5)]
     return PREFIX + "".join(module.ALPHABET[each] for each in [*start, *end])
 

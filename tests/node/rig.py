@@ -87,6 +87,7 @@ class PaperNetwork:
     handlers: dict[str, Handler] = field(default_factory=dict)
     validators: dict[str, Callable[[PeerId, PeerId, bytes], bool]] = field(default_factory=dict)
     kept_hosts: list[tuple[str, ...]] = field(default_factory=list)
+    dialled: list[PeerId] = field(default_factory=list)
     dropped: list[PeerId] = field(default_factory=list)
     members: list[PeerId] = field(default_factory=list)
     floods: dict[PeerId, int] = field(default_factory=dict)
@@ -142,6 +143,9 @@ class PaperNetwork:
 
     def close_connections_except(self, hosts: Iterable[str]) -> None:
         self.kept_hosts.append(tuple(hosts))
+
+    async def connect_peer(self, peer: PeerId, *, deadline_s: float) -> None:
+        self.dialled.append(peer)
 
     def drop(self, peer: PeerId) -> None:
         self.dropped.append(peer)
@@ -286,6 +290,7 @@ class OpenDoor(Admission):
 async def rig(
     folder: Path,
     *,
+    run: Run | None = None,
     seed: bool = False,
     allowed: Sequence[PeerId] = (ANN.peer, BOB.peer, CAI.peer),
     disk: Disk | None = None,
@@ -294,10 +299,11 @@ async def rig(
     clock: Callable[[], float] = trio.current_time,
     **settings: object,
 ) -> AsyncIterator[Rig]:
-    """Open the context of the organiser's own node, by default the run's only founder. `welcoming`:
-    whether the node admits every peer. `settings` are those of `publish`."""
+    """Open the context of the organiser's own node, by default the run's only founder. `run`: the
+    run that was published in this home, if any. `welcoming`: whether the node admits every peer.
+    `settings` are those of `publish`."""
     home = Home(folder / "home")
-    run = publish(home, allowed=allowed, **settings)
+    run = run or publish(home, allowed=allowed, **settings)
     identity = load_or_create(home.identity)
     config = NodeConfig(home.root, data_host="127.0.0.1", seed=seed, device="cpu")
     admission = (OpenDoor if welcoming else Admission)(home, identity.peer)

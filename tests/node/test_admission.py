@@ -3,13 +3,11 @@ organiser and the founders. An open run admits every peer."""
 
 from __future__ import annotations
 
-import errno
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from p2ptrain.archive import admission as module
 from p2ptrain.archive.admission import Admission
 from p2ptrain.archive.home import Home
 from p2ptrain.errors import ConfigError, RemoteProtocolError, RunMismatch, StoreFull
@@ -31,6 +29,7 @@ from p2ptrain.run import (
 from p2ptrain.run.grant import GRANTS_MAX, delegations, encode_grants, merged_grants
 from p2ptrain.testing.published import publish
 from tests.node.rig import ANN, BOB, CAI, somebody
+from tests.process_limits import no_file_grows
 
 
 @pytest.fixture
@@ -147,13 +146,9 @@ def test_damaged_allowlist_in_the_home_is_reported_as_a_local_error(
 
 
 def test_allowlist_that_cannot_be_stored_is_not_used(
-    admission: Admission, run: Run, organiser: Identity, monkeypatch: pytest.MonkeyPatch
+    admission: Admission, run: Run, organiser: Identity
 ) -> None:
-    def full(path: Path, allowlist: SignedAllowlist) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(module, "save_allowlist", full)
-    with pytest.raises(StoreFull) as caught:
+    with no_file_grows(), pytest.raises(StoreFull) as caught:
         admission.adopt_if_newer(listed(run, 5, BOB.peer, by=organiser).to_bytes())
     assert caught.value.code == "DISK-LOW"
     assert (admission.admits(ANN.peer), admission.admits(BOB.peer)) == (True, False)

@@ -206,31 +206,22 @@ async def test_agreed_amendment_is_requested_until_a_peer_sends_it(
     assert r.context.outer_step(1).manifest.codec.name == "fp16"
 
 
-async def test_stricter_influence_bound_starts_late_enough_for_earlier_work(tmp_path: Path) -> None:
-    """The lower learning rate applies from outer step 1 on. Members may still offer work from
-    before, so the stricter bound on a member's influence only applies eight outer steps later."""
-    async with rig(tmp_path, steps=99, rules=ALONE) as r:
-        one = of(r, 1, 1, lr=0.001)
-        r.context.amendments.adopt_new(listed(one))
-        r.decide(naming(r, one.terms))
-        before = r.run.manifest.influence_max
-        assert [r.context.outer_step(step).influence_max for step in (0, 1, 8)] == [before] * 3
-        assert r.context.outer_step(9).influence_max == pytest.approx(before / 100)
-
-
-async def test_stricter_influence_bound_starts_twice_as_late_with_two_fragments(
-    tmp_path: Path,
+@pytest.mark.parametrize(("fragments", "first_step"), [(1, 9), (2, 17)])
+async def test_stricter_influence_bound_starts_late_enough_for_earlier_work(
+    tmp_path: Path, fragments: int, first_step: int
 ) -> None:
-    """Each outer step averages one of the two fragments, and has half as many inner steps. So the
-    same work takes twice as many outer steps."""
-    halves = SyncSpec(fragments=2)
-    async with rig(tmp_path, steps=99, inner_steps=4, rules=ALONE, sync=halves) as r:
+    """The lower learning rate applies from outer step 1 on. Members may still offer work from
+    before, so the stricter bound on a member's influence only applies eight outer steps later. With
+    two fragments, each outer step has half as many inner steps, so this takes twice as many."""
+    sync = SyncSpec(fragments=fragments)
+    async with rig(tmp_path, steps=99, inner_steps=4, rules=ALONE, sync=sync) as r:
         one = of(r, 1, 1, lr=0.001)
         r.context.amendments.adopt_new(listed(one))
         r.decide(naming(r, one.terms))
         before = r.run.manifest.influence_max
-        assert [r.context.outer_step(step).influence_max for step in (0, 9, 16)] == [before] * 3
-        assert r.context.outer_step(17).influence_max == pytest.approx(before / 100)
+        earlier = [r.context.outer_step(step).influence_max for step in (0, 1, first_step - 1)]
+        assert earlier == [before] * 3
+        assert r.context.outer_step(first_step).influence_max == pytest.approx(before / 100)
 
 
 async def test_status_shows_current_future_and_late_amendments(

@@ -21,7 +21,6 @@ from p2ptrain.run import Run
 from p2ptrain.store import RecordLog
 from p2ptrain.store.disk import LocalDisk
 from p2ptrain.testing.published import policy, publish
-from tests.node import rig as rig_module
 from tests.node.rig import ANN, rig, signed
 
 
@@ -141,8 +140,13 @@ def test_votes_of_the_last_decided_height_are_kept(home: Home, run: Run, me: Ide
 class Full(LocalDisk):
     """A full disk. No file can be created, but existing files can grow within their last block."""
 
+    def __init__(self) -> None:
+        self.full = True
+
     def write(self, path: Path, data: memoryview) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
+        if self.full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        super().write(path, data)
 
 
 def test_log_of_votes_is_used_as_it_is_if_a_full_disk_prevents_shortening(
@@ -186,18 +190,18 @@ def test_start_fails_if_the_shortened_log_may_not_be_stored(
 
 
 async def test_node_starts_on_a_full_disk_and_shortens_its_votes_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     async with rig(tmp_path) as r:
         records, acceptor = promised(r.context.identity, r.run, VOTE_RECORDS_MAX + 9)
         r.context.ledger.votes.append(records)
-    monkeypatch.setattr(rig_module, "publish", lambda home, **_: r.run)
-    async with rig(tmp_path, disk=Full()) as again:
+    disk = Full()
+    async with rig(tmp_path, run=r.run, disk=disk) as again:
         context = again.context
         assert context.ledger.vote_records == len(records)
         await shorten_votes(context)
         assert context.ledger.vote_records == len(records)
-        context.ledger.votes._disk = LocalDisk()
+        disk.full = False
         await shorten_votes(context)
         assert (context.ledger.vote_records, list(context.ledger.votes)) == (2, acceptor.records())
 

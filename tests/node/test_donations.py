@@ -3,7 +3,6 @@ reports that it got none."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -62,6 +61,7 @@ from tests.node.rig import (
 )
 from tests.node.training.test_training import know_data
 from tests.node.training.test_validating import TWO, commit
+from tests.process_limits import no_file_grows
 from tests.trainer.inner_states import trained, write_state
 
 HASTE = replace(QUICK, donor_again_s=0.01, donor_answer_s=0.3, hear_first_s=0.1)
@@ -271,20 +271,13 @@ async def test_state_that_training_cannot_produce_is_refused(spoilt: int, tmp_pa
             await take_inner_state(r.context)
 
 
-async def test_partial_state_is_removed_if_the_disk_is_full(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_partial_state_is_removed_if_the_disk_is_full(tmp_path: Path) -> None:
     async with rig(tmp_path, **OPTION) as r:
         keep_state(r, 1)
         offer = offer_of(r)
-
-        def full(descriptor: int, offset: int, length: int) -> None:
-            raise OSError(28, "No space left on device")
-
-        monkeypatch.setattr(os, "posix_fallocate", full)
         context, inner = r.context, r.context.manifest.inner
         mean = AveragedState(context.home.inner, context.store, context.layout, inner)
-        with closing(mean) as donated, pytest.raises(OSError, match="No space"):
+        with closing(mean) as donated, no_file_grows(), pytest.raises(OSError, match="too large"):
             donated.add(offer)
         assert (donated.offers, states_in(r)) == ([], [])
 

@@ -3,7 +3,6 @@ cannot read it."""
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 
 from p2ptrain.archive.home import Home, sole_use
 from p2ptrain.errors import IdentityInUse
+from tests.process_limits import no_file_grows
 
 
 def test_error_of_a_second_node_names_the_process_id_of_the_first(
@@ -41,15 +41,10 @@ def test_lock_file_of_a_killed_node_does_not_block_the_next_one(tmp_path: Path) 
         assert (home.root / "lock").read_text() == str(os.getpid())
 
 
-def test_home_can_be_locked_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_home_can_be_locked_on_a_full_disk(tmp_path: Path) -> None:
     """Otherwise commands that free disk space could not run. The lock just lacks the process id."""
-
-    def full(*_: object) -> int:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(os, "pwrite", full)
     home = Home(tmp_path / "home")
-    with sole_use(home), pytest.raises(IdentityInUse) as caught, sole_use(home):
+    with no_file_grows(), sole_use(home), pytest.raises(IdentityInUse) as caught, sole_use(home):
         pass
     assert caught.value.evidence == ("its process id is unknown",)
 

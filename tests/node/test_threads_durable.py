@@ -16,7 +16,7 @@ import trio
 
 from p2ptrain.ledger.messages.peer_reports import Joining
 from p2ptrain.net import DialFailed, dialling
-from p2ptrain.net.addresses import parse
+from p2ptrain.net.addresses import Address, parse
 from p2ptrain.net.names import Resolver
 from p2ptrain.node.consensus import evidence_log
 from p2ptrain.node.consensus.ledger_task import run_ledger
@@ -44,14 +44,12 @@ async def block_shared_threads(over: threading.Event, nursery: trio.Nursery) -> 
     await settled(lambda: not shared.available_tokens)
 
 
-async def block_dns_threads(
-    over: threading.Event, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def block_dns_threads(over: threading.Event, nursery: trio.Nursery) -> None:
     """Keep all threads for DNS lookups busy until `over` is set."""
     hanging: list[str] = []
 
-    def hangs(host: str, *args: object, **options: object) -> list[object]:
-        hanging.append(host)
+    def hangs(address: Address) -> list[str]:
+        hanging.append(address.host)
         over.wait()
         raise socket.gaierror(socket.EAI_AGAIN, "no server answers")
 
@@ -59,10 +57,9 @@ async def block_dns_threads(
         with pytest.raises(DialFailed):
             await resolver.resolve(parse("/dns4/slow.example/tcp/1"), float("inf"))
 
-    monkeypatch.setattr(socket, "getaddrinfo", hangs)
     threads = dialling.GIVEN_LOOKUPS, dialling.MEMBERS_LOOKUPS, dialling.OTHERS_LOOKUPS
     for count in threads:
-        resolver = Resolver(count)
+        resolver = Resolver(count, look_up=hangs)
         for _ in range(2 * count):
             nursery.start_soon(look_up, resolver)
     await settled(lambda: len(hanging) == sum(threads))
@@ -80,7 +77,7 @@ async def test_vote_is_written_while_all_shared_threads_are_busy() -> None:
 
 
 async def test_ledger_task_makes_progress_while_all_other_threads_are_busy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_rig: NewRig, nursery: trio.Nursery
+    tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     """The task writes votes, entries and evidence, shortens the log of votes, and checks whether
     old entries can be pruned."""
@@ -88,7 +85,7 @@ async def test_ledger_task_makes_progress_while_all_other_threads_are_busy(
     r.surround(config=replace(r.context.config, keep_entries=16))
     context = r.context
     async with blocked_threads() as (blocked, over):
-        await block_dns_threads(over, blocked, monkeypatch)
+        await block_dns_threads(over, blocked)
         await block_shared_threads(over, blocked)
         nursery.start_soon(partial(run_ledger, context, vote_records_max=1))
         for peer in (ANN.peer, BOB.peer):

@@ -34,10 +34,10 @@ def a_step(step: int, **facts: object) -> StepRow:
 
 
 def test_rows_are_read_back_as_they_were_recorded(tmp_path: Path) -> None:
-    step, *peers = (
-        row for row in next(history(peers=3, steps=20)) if not isinstance(row, EventRow)
-    )
-    said = [
+    rows = next(history(peers=3, steps=20))
+    (step,) = (row for row in rows if isinstance(row, StepRow))
+    peers = [row for row in rows if isinstance(row, PeerStepRow)]
+    said: list[EventRow | SampleRow] = [
         EventRow(5.0, 1, "join", "p", "brave-otter joined the run."),
         SampleRow(1, 0, "p", "Once upon a time\nthere was <b>\u202e"),
     ]

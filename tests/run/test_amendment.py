@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import multiprocessing
 import os
 
 import pytest
@@ -228,20 +229,22 @@ def test_saved_amendments_are_loaded_and_damage_is_reported(
 
 
 def test_two_processes_that_save_at_the_same_time_do_not_conflict(
-    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     path = tmp_path_factory.mktemp("home") / "amendments.signed"
     first, second = signed(), signed(lr=0.002)
-    fsync, pid = os.fsync, os.getpid()
+    other = multiprocessing.get_context("spawn").Process(
+        target=save_amendments, args=(path, [second])
+    )
 
-    def meanwhile(descriptor: int) -> None:
-        monkeypatch.setattr(os, "fsync", fsync)
-        monkeypatch.setattr(os, "getpid", lambda: pid + 1)
-        save_amendments(path, [second])
-        assert load_amendments(path, RUN) == (second,)
-        monkeypatch.setattr(os, "getpid", lambda: pid)
+    def fsync(descriptor: int) -> None:
+        if other.pid is None:
+            other.start()
+            other.join()
+            assert other.exitcode == 0
+            assert load_amendments(path, RUN) == (second,)
+        os.fsync(descriptor)
 
-    monkeypatch.setattr(os, "fsync", meanwhile)
-    save_amendments(path, [first])
+    save_amendments(path, [first], fsync=fsync)
     assert load_amendments(path, RUN) == (first,)
     assert list(path.parent.iterdir()) == [path]

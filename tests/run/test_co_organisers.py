@@ -54,7 +54,7 @@ def test_manifest_names_co_organisers_and_old_manifests_keep_their_bytes(
     assert isinstance(alone, dict)
     assert "organisers" not in alone
     empty = pack({**alone, "organisers": {"peers": [], "signatures_min": 1}})
-    with pytest.raises(RemoteProtocolError, match="no co-organisers"):
+    with pytest.raises(RemoteProtocolError, match="organisers says nothing"):
         RunManifest.from_payload(empty)
 
 

@@ -12,7 +12,6 @@ from p2ptrain.errors import ConfigError, RemoteProtocolError, RunMismatch
 from p2ptrain.identity import Identity
 from p2ptrain.ids import RunId
 from p2ptrain.run import Denial, Run, Signed, SignedDenial, load_denials, save_denials
-from p2ptrain.run import files as module
 from p2ptrain.run.denial import DENIAL_BYTES_MAX, KIND
 from p2ptrain.run.reading import plain
 
@@ -69,14 +68,13 @@ def test_malformed_denial_is_refused(
 
 
 def test_denials_survive_storage_and_the_newest_are_kept(
-    run: Run, organiser: Identity, denial: Denial, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, organiser: Identity, denial: Denial, tmp_path: Path
 ) -> None:
     path = tmp_path / "denials.signed"
     assert load_denials(path, run) == ()
-    monkeypatch.setattr(module, "DENIALS_MAX", 3)
     made = [replace(denial, created_unix=denial.created_unix + second) for second in range(5)]
     signed = [SignedDenial.publish(organiser, each) for each in made]
-    save_denials(path, reversed(signed))
+    save_denials(path, reversed(signed), most=3)
     assert load_denials(path, run) == tuple(signed[2:])
 
 

@@ -13,6 +13,7 @@ import pytest
 from p2ptrain.config import run_file as settings
 from p2ptrain.config.run_file import parse_run_file
 from p2ptrain.config.samples import sample
+from p2ptrain.encoding import pack, unpack
 from p2ptrain.errors import ConfigError, RemoteProtocolError
 from p2ptrain.identity import Identity
 from p2ptrain.ids import PeerId
@@ -103,11 +104,12 @@ def test_one_more_inner_step_is_refused_everywhere(
 
 
 def test_signed_manifest_with_longer_leases_is_refused(
-    manifest: RunManifest, monkeypatch: pytest.MonkeyPatch
+    manifest: RunManifest,
 ) -> None:
     """A peer that runs modified code may publish such a manifest."""
-    monkeypatch.setattr("p2ptrain.run.manifest.LEASE_BLOCKS_MAX", MANY_BLOCKS)
-    payload = with_blocks(manifest, LEASE_BLOCKS_MAX + 1, SyncSpec()).to_payload()
-    monkeypatch.undo()
+    longest = with_blocks(manifest, LEASE_BLOCKS_MAX, SyncSpec()).to_payload()
+    value: Any = unpack(longest, bytes_max=len(longest))
+    value["inner"]["steps"] += 1
+    payload = pack(value)
     with pytest.raises(RemoteProtocolError, match=r"the run manifest's inner\.steps 4097 ÷ "):
         RunManifest.from_payload(payload)

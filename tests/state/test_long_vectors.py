@@ -17,6 +17,7 @@ import pytest
 from p2ptrain import kernels
 from p2ptrain.ids import Digest
 from p2ptrain.state import Frozen, Layout, OuterState
+from p2ptrain.state.frozen import Bytes
 from p2ptrain.state.outer_state import SHARE_ELEMENTS, SNAPSHOT
 from p2ptrain.store import CHUNK_BYTES, BlobManifest, BlobReader, digest_of
 
@@ -108,12 +109,19 @@ def test_kernel_checks_the_last_block_and_reports_its_number(name: kernels.Codec
 def test_last_piece_is_copied_before_a_write_from_the_right_offset(state: OuterState) -> None:
     regions = [state.theta_vector.bytes_view, memoryview(state.momentum.data).cast("B")]
     state.momentum[-1] = 5.0
-    with closing(Frozen(regions, CHUNK_BYTES)) as frozen:
+    copies = list[tuple[int, Bytes]]()
+
+    def copy(to: Bytes, source: Bytes) -> None:
+        np.copyto(to, source)
+        copies.append((source.ctypes.data, to))
+
+    with closing(Frozen(regions, CHUNK_BYTES, copy)) as frozen:
         frozen.before_write(1, 4 * LAST_SHARE, 4 * NUMEL)
         state.momentum[-1] = 6.0
-        (index,) = frozen._copies
-        assert index == 2 * -(-4 * NUMEL // CHUNK_BYTES) - 1
-        assert frozen._copies[index].view(np.float32)[-1] == 5.0
+        assert frozen.copied == 1
+        ((start, last_piece),) = copies
+        assert start == state.momentum.ctypes.data + 4 * NUMEL // CHUNK_BYTES * CHUNK_BYTES
+        assert last_piece.view(np.float32)[-1] == 5.0
 
 
 class Sparse(BlobReader):

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import errno
 import random
-import resource
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from hypothesis import strategies as st
 
 from p2ptrain.errors import LocalProtocolError, StoreError, StoreFull
 from p2ptrain.store import MemoryDisk, PowerCut, RecordLog
+from tests.process_limits import no_more_descriptors
 
 PATH = Path("/home/votes.log")
 
@@ -176,17 +176,6 @@ def test_records_read_after_a_restart_survive_a_power_cut(disk: MemoryDisk, seed
     disk = disk.reboot(None)
     assert list(RecordLog(PATH, disk=disk)) == [b"not synced yet"]
     assert list(RecordLog(PATH, disk=disk.reboot(random.Random(seed)))) == [b"not synced yet"]
-
-
-@contextmanager
-def no_more_descriptors() -> Iterator[None]:
-    """Inside the block, this process cannot open any file."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 @pytest.mark.parametrize("prepare", [RecordLog.keep_open, lambda log: log.rewrite([b"0"])])

@@ -96,7 +96,7 @@ class TurnsDisk(MemoryDisk):
     @classmethod
     def of(cls, disk: MemoryDisk, rng: random.Random) -> TurnsDisk:
         """Return a copy of `disk`. `rng` decides which of the threads that use it runs next."""
-        made = cls(_names=disk._names, _durable_names=disk._durable_names)
+        made = cls.with_files_of(disk)
         made.turns = Turns(rng)
         return made
 

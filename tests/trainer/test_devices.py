@@ -10,7 +10,7 @@ They do not cover FSDP, which needs real process groups.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -29,7 +29,13 @@ from p2ptrain.trainer.rank.arena import FragmentShard
 from p2ptrain.trainer.rank.deviation import Pull
 from p2ptrain.trainer.rank.model import Attention, Llama, token_losses
 from p2ptrain.trainer.rank.optimizer import make_optimizer
-from p2ptrain.trainer.rank.own_gpu import Capability, require_bf16, room_for_the_model, runs_on
+from p2ptrain.trainer.rank.own_gpu import (
+    Capability,
+    Device,
+    require_bf16,
+    room_for_the_model,
+    runs_on,
+)
 from p2ptrain.trainer.rank.ranks import open_ranks
 
 SHAPE = (4, 3)
@@ -171,31 +177,44 @@ def test_optimizer_state_is_on_the_device_of_the_weights(name: Optimizer) -> Non
     assert {each.device.type for state in kept for each in state.values()} == {"cuda"}
 
 
-@pytest.fixture
-def show(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Make torch report GPUs. The only GPUs in these tests are the ones patched in here."""
+@dataclass
+class Gpus:
+    """`count` equal GPUs. This process uses 16 of the 24 GB of each."""
 
-    def gpus(count: int, capability: Capability = (8, 0), built_for: tuple[str, ...] = ()) -> None:
-        said = {
-            "is_available": count > 0,
-            "device_count": count,
-            "get_device_capability": capability,
-            "get_arch_list": list(built_for),
-            "get_device_name": "A GPU",
-        }
-        for name, answer in said.items():
-            monkeypatch.setattr(torch.cuda, name, lambda *_, answer=answer: answer)
+    count: int
+    capability: Capability = (8, 0)
+    built_for: tuple[str, ...] = ()
+    free_gb: int = 0
 
-    return gpus
+    def is_available(self) -> bool:
+        return self.count > 0
+
+    def device_count(self) -> int:
+        return self.count
+
+    def get_device_capability(self, device: Device, /) -> Capability:
+        return self.capability
+
+    def get_arch_list(self) -> list[str]:
+        return list(self.built_for)
+
+    def get_device_name(self, device: Device, /) -> str:
+        return "A GPU"
+
+    def mem_get_info(self, device: Device, /) -> tuple[int, int]:
+        return self.free_gb * 10**9, 24 * 10**9
+
+    def memory_reserved(self, device: Device, /) -> int:
+        return 16 * 10**9
 
 
 @pytest.mark.parametrize(("gpus", "code"), [(0, "GPU-DRIVER"), (1, "GPU-NONE"), (2, "GPU-OLD")])
 def test_rank_without_a_usable_gpu_says_what_is_missing(
-    gpus: int, code: str, show: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+    gpus: int, code: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    show(gpus, (6, 1), ("sm_75", "sm_80", "sm_90"))
     monkeypatch.setenv("LOCAL_RANK", "1")
-    with pytest.raises(MachineUnfit) as caught, open_ranks("cuda", None):
+    old = Gpus(gpus, (6, 1), ("sm_75", "sm_80", "sm_90"))
+    with pytest.raises(MachineUnfit) as caught, open_ranks("cuda", None, cuda=old):
         pass
     assert caught.value.code == code
 
@@ -221,34 +240,26 @@ def test_gpu_runs_code_built_or_compilable_for_its_generation(
     assert runs_on(capability, built_for) == runs
 
 
-def test_bf16_is_refused_on_a_gpu_that_would_emulate_it(show: Callable[..., None]) -> None:
-    gpu = torch.device("cuda", 0)
-    show(1, (8, 0))
-    require_bf16(gpu)
-    require_bf16(torch.device("cpu"))
-    show(1, (7, 5))
+def test_bf16_is_refused_on_a_gpu_that_would_emulate_it() -> None:
+    gpu, old = torch.device("cuda", 0), Gpus(1, (7, 5))
+    require_bf16(gpu, Gpus(1, (8, 0)))
+    require_bf16(torch.device("cpu"), old)
     with pytest.raises(MachineUnfit, match="A GPU has no bf16 hardware") as caught:
-        require_bf16(gpu)
+        require_bf16(gpu, old)
     assert (caught.value.code, caught.value.do) == ("GPU-OLD", "use --precision fp32")
 
 
 @pytest.mark.parametrize(
     ("free_gb", "code"), [(1, "GPU-BUSY"), (7, "MEM-GPU")], ids=["others", "the model"]
 )
-def test_error_for_a_too_small_gpu_says_what_fills_it(
-    free_gb: int, code: str, show: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """This process uses 16 of the GPU's 24 GB. Memory that is neither free nor ours belongs to
-    others."""
-    show(1)
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free_gb * 10**9, 24 * 10**9))
-    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: 16 * 10**9)
-    gpu = torch.device("cuda", 0)
-    with pytest.raises(P2PTrainError) as caught, room_for_the_model(gpu):
+def test_error_for_a_too_small_gpu_says_what_fills_it(free_gb: int, code: str) -> None:
+    """Memory that is neither free nor ours belongs to others."""
+    gpu, gpus = torch.device("cuda", 0), Gpus(1, free_gb=free_gb)
+    with pytest.raises(P2PTrainError) as caught, room_for_the_model(gpu, gpus):
         raise torch.OutOfMemoryError("CUDA out of memory.")
     assert caught.value.code == code
     assert isinstance(caught.value, MachineUnfit) == (code == "MEM-GPU")
-    with pytest.raises(RuntimeError, match="shapes"), room_for_the_model(gpu):
+    with pytest.raises(RuntimeError, match="shapes"), room_for_the_model(gpu, gpus):
         raise RuntimeError("shapes do not match")
 
 

@@ -20,7 +20,7 @@ from p2ptrain.ipc.trainer_config import InnerSpec, TrainerConfig
 from p2ptrain.node.optimizer_sharing.averaged_state import AveragedState
 from p2ptrain.node.optimizer_sharing.optimizer_offer import put_newest
 from p2ptrain.store import Store
-from p2ptrain.trainer.formats.inner_bounds import PIECE_ELEMENTS, check, is_muons, ratio_max
+from p2ptrain.trainer.formats.inner_bounds import check, is_muons, ratio_max
 from p2ptrain.trainer.formats.inner_format import HEADER_BYTES, WARM, newest, path_of
 from p2ptrain.trainer.formats.shapes import layout_of
 from p2ptrain.trainer.host.supervisor import Supervisor
@@ -186,15 +186,13 @@ def test_nonzero_value_between_two_parameters_is_refused(which: int, tmp_path: P
             check(file.fileno(), LAYOUT, ADAMW)
 
 
-def test_parameter_is_read_in_pieces(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert max(entry.numel for entry in LAYOUT.entries) < PIECE_ELEMENTS
-    monkeypatch.setattr("p2ptrain.trainer.formats.inner_bounds.PIECE_ELEMENTS", 100)
+def test_parameter_is_read_in_pieces(tmp_path: Path) -> None:
     vectors = trained(LAYOUT, ADAMW)
     with write_state(tmp_path, LAYOUT, 3, vectors).open("rb") as file:
-        check(file.fileno(), LAYOUT, ADAMW)
+        check(file.fileno(), LAYOUT, ADAMW, piece_elements=100)
     vectors[0][LAYOUT.entries[0].end - 1] = 0.9
     with (
         pytest.raises(RemoteProtocolError, match="too large for its mean of squares"),
         write_state(tmp_path, LAYOUT, 3, vectors).open("rb") as file,
     ):
-        check(file.fileno(), LAYOUT, ADAMW)
+        check(file.fileno(), LAYOUT, ADAMW, piece_elements=100)

@@ -13,7 +13,6 @@ import torch
 
 from p2ptrain.errors import ConfigError, TrainerDiverged
 from p2ptrain.ipc.trainer_config import ModelSpec
-from p2ptrain.trainer.tools import generating
 from p2ptrain.trainer.tools.generating import CachedModel, Sampling, generate, pick
 from tests.rounding import UNIT
 from tests.trainer.test_model import SPEC, started
@@ -102,11 +101,10 @@ def test_unused_positions_take_no_memory() -> None:
 
 
 @torch.no_grad()
-def test_more_positions_are_allocated_as_they_are_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_positions_are_allocated_as_they_are_needed() -> None:
     model = started(SPEC)
     whole = list(islice(generate(model, TEXT, GREEDY), 8))
-    monkeypatch.setattr(generating, "POSITIONS_AT_FIRST", 3)
-    assert list(islice(generate(model, TEXT, GREEDY), 8)) == whole
+    assert list(islice(generate(model, TEXT, GREEDY, positions=3), 8)) == whole
 
 
 @pytest.mark.parametrize(

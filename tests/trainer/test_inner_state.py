@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -14,6 +13,7 @@ from p2ptrain.ipc.frames import Frame, Load, Merge, Progress, Resumed, Train
 from p2ptrain.ipc.trainer_config import TrainerConfig
 from p2ptrain.state.layout import Layout
 from p2ptrain.trainer.formats import inner_format
+from tests.process_limits import no_file_grows
 from tests.rounding import of_additions
 
 if TYPE_CHECKING:
@@ -129,14 +129,8 @@ def test_state_that_cannot_be_written_does_not_end_the_trainer(
     assert resumed(answers) == [Resumed(0, None), Resumed(1, None, trouble)]
 
 
-def test_state_that_does_not_fit_on_the_disk_is_removed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(descriptor: int, offset: int, length: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "posix_fallocate", full)
-    with pytest.raises(OSError, match="No space"):
+def test_state_that_does_not_fit_on_the_disk_is_removed(tmp_path: Path) -> None:
+    with no_file_grows(), pytest.raises(OSError, match="too large"):
         inner_format.reserve(tmp_path / "inner" / "new", Layout.of([("a", (6,))]))
     assert list((tmp_path / "inner").iterdir()) == []
 

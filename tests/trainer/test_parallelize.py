@@ -32,10 +32,10 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         seen.append("\n".join(str(each.code) for each in graph.modules() if hasattr(each, "code")))
         return graph.forward
 
-    torch._dynamo.reset()
+    torch.compiler.reset()
     monkeypatch.setattr(nn.Module, "compile", lambda self: compile_block(self, backend=backend))
     yield seen
-    torch._dynamo.reset()
+    torch.compiler.reset()
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")

@@ -125,6 +125,16 @@ def test_evaluation_gets_time_for_its_blocks(watch: StallWatch) -> None:
     assert watch.overdue(9999.0) is None
 
 
+def test_sample_gets_time_for_its_tokens(watch: StallWatch) -> None:
+    watch.sent(frames.Evaluate(0, ("v",)), 1000.0)
+    watch.sent(frames.Generate(0, ((1,),), 50, 3.0), 1000.0)
+    watch.received(frames.Evaluated(0, 2.0, 10), 1000.0)
+    assert watch.overdue(1240.0) is None
+    assert watch.overdue(1241.0) is not None
+    watch.received(frames.Generated(0, ((),)), 1300.0)
+    assert watch.overdue(9999.0) is None
+
+
 def test_compiled_model_gets_compile_time_at_its_first_evaluation() -> None:
     watch, limits = StallWatch(0.0, PATIENCE, StepCost(compiled=True)), []
     watch.received(HELLO, 5.0)

@@ -12,7 +12,7 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -31,59 +31,8 @@ Contender = Callable[[Sequence[Host], int, int], float]
 """Called with hosts, elements and repeats. Returns seconds: the median over the repeats of the
 slowest process's time."""
 
-
-class ContenderRun:
-    """The contenders of one run by name, prepared once. Use it as a context manager.
-
-    `missing` gives the reason for each requested contender that is unavailable.
-    """
-
-    def __init__(self, wanted: Sequence[str]) -> None:
-        unknown = set(wanted) - {"gloo", "hivemind", "sockets"}
-        if unknown:
-            raise ValueError(f"{min(unknown)!r} is not a program to compare with")
-        self._wanted = wanted
-        self._stack = ExitStack()
-        self.contenders: dict[str, Contender] = {}
-        self.missing: dict[str, str] = {}
-
-    def __enter__(self) -> ContenderRun:
-        if "gloo" in self._wanted:
-            self._enter_gloo()
-        if "sockets" in self._wanted:
-            self.contenders["bare sockets"] = sockets
-        if "hivemind" in self._wanted:
-            self._enter_hivemind()
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self._stack.close()
-
-    def seconds(
-        self, name: str, hosts: Sequence[Host], elements: int, repeats: int
-    ) -> float | None:
-        """Return the contender's seconds. If it fails, remove it and return None."""
-        try:
-            return self.contenders[name](hosts, elements, repeats)
-        except ProcessFailed as exc:
-            del self.contenders[name]
-            self.missing[name] = str(exc)
-            return None
-
-    def _enter_gloo(self) -> None:
-        if find_spec("torch") is None:
-            self.missing["gloo fp32"] = "torch is not installed; run scripts/setup"
-        else:
-            self.contenders["gloo fp32"] = gloo
-
-    def _enter_hivemind(self) -> None:
-        try:
-            python = self._stack.enter_context(throwaway.environment_with(HIVEMIND))
-        except ProcessFailed as exc:
-            self.missing["hivemind"] = f"it cannot be installed: {exc}"
-            return
-        for codec in HIVEMIND_CODECS:
-            self.contenders[f"hivemind {codec}"] = partial(hivemind, python, codec)
+Environment = Callable[[Sequence[str]], AbstractContextManager[str]]
+"""Called with packages. Yields the path of Python in an environment that has them."""
 
 
 def gloo(hosts: Sequence[Host], elements: int, repeats: int) -> float:
@@ -139,3 +88,64 @@ def slowest_median(times: Sequence[Sequence[float]]) -> float:
     """Return the median over the repeats of the slowest process's time."""
     slowest: list[float] = [max(repeat) for repeat in zip(*times, strict=True)]
     return statistics.median(slowest)
+
+
+class ContenderRun:
+    """The contenders of one run by name, prepared once. Use it as a context manager.
+
+    `missing` gives the reason for each requested contender that is unavailable.
+    """
+
+    def __init__(
+        self,
+        wanted: Sequence[str],
+        *,
+        gloo: Contender = gloo,
+        environment: Environment = throwaway.environment_with,
+    ) -> None:
+        unknown = set(wanted) - {"gloo", "hivemind", "sockets"}
+        if unknown:
+            raise ValueError(f"{min(unknown)!r} is not a program to compare with")
+        self._wanted = wanted
+        self._gloo, self._environment = gloo, environment
+        self._stack = ExitStack()
+        self.contenders: dict[str, Contender] = {}
+        self.missing: dict[str, str] = {}
+
+    def __enter__(self) -> ContenderRun:
+        if "gloo" in self._wanted:
+            self._enter_gloo()
+        if "sockets" in self._wanted:
+            self.contenders["bare sockets"] = sockets
+        if "hivemind" in self._wanted:
+            self._enter_hivemind()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._stack.close()
+
+    def seconds(
+        self, name: str, hosts: Sequence[Host], elements: int, repeats: int
+    ) -> float | None:
+        """Return the contender's seconds. If it fails, remove it and return None."""
+        try:
+            return self.contenders[name](hosts, elements, repeats)
+        except ProcessFailed as exc:
+            del self.contenders[name]
+            self.missing[name] = str(exc)
+            return None
+
+    def _enter_gloo(self) -> None:
+        if find_spec("torch") is None:
+            self.missing["gloo fp32"] = "torch is not installed; run scripts/setup"
+        else:
+            self.contenders["gloo fp32"] = self._gloo
+
+    def _enter_hivemind(self) -> None:
+        try:
+            python = self._stack.enter_context(self._environment(HIVEMIND))
+        except ProcessFailed as exc:
+            self.missing["hivemind"] = f"it cannot be installed: {exc}"
+            return
+        for codec in HIVEMIND_CODECS:
+            self.contenders[f"hivemind {codec}"] = partial(hivemind, python, codec)

@@ -12,7 +12,7 @@ import os
 import statistics
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import product
 
@@ -41,40 +41,6 @@ class AllreduceReport:
 
     lines: tuple[FigureLine, ...] = ()
     missing: Mapping[str, str] = field(default_factory=dict)
-
-
-def measure(
-    settings: Sequence[AverageSetting],
-    rounds: int,
-    *,
-    against: Sequence[str] = ("gloo",),
-    hosts: Sequence[Host] = (),
-) -> AllreduceReport:
-    """Measure every setting once in each of `rounds` rounds, alternating with the other libraries.
-
-    Raises ValueError: there are too few hosts, or a contender's name is unknown.
-    """
-    peers_max = max((setting.peers for setting in settings), default=0)
-    if hosts and len(hosts) < peers_max:
-        raise ValueError(f"{peers_max} peers need {peers_max} addresses; you gave {len(hosts)}")
-    places = list(hosts) or [Host()] * peers_max
-    before = os.getloadavg()[0]
-    ours: dict[AverageSetting, list[AllreduceOutcome]] = {setting: [] for setting in settings}
-    theirs: dict[tuple[str, int, int], list[float]] = {}
-    with ContenderRun(against) as beside:
-        for turn in range(rounds):
-            for setting in settings:
-                ours[setting].append(run_at(setting, places))
-                for name in tuple(beside.contenders):
-                    # Measure a contender once per round, after the first of our settings with this
-                    # vector.
-                    times = theirs.setdefault((name, setting.peers, setting.elements), [])
-                    if len(times) > turn:
-                        continue
-                    at = places[: setting.peers]
-                    seconds = beside.seconds(name, at, setting.elements, setting.repeats)
-                    times += [] if seconds is None else [seconds]
-    return AllreduceReport((*_lines(ours, theirs), *machine(before)), beside.missing)
 
 
 def run_at(setting: AverageSetting, hosts: Sequence[Host]) -> AllreduceOutcome:
@@ -107,6 +73,43 @@ def together_of(setting: AverageSetting, measured: Sequence[AverageMeasured]) ->
     most_bytes = max(each.sent_bytes for each in measured)
     wire_ratio = most_bytes / max(1.0, ideal_bytes)
     return AllreduceOutcome(slowest_s, statistics.median(cpu_s), wire_ratio)
+
+
+def measure(
+    settings: Sequence[AverageSetting],
+    rounds: int,
+    *,
+    against: Sequence[str] = ("gloo",),
+    hosts: Sequence[Host] = (),
+    run: Callable[[AverageSetting, Sequence[Host]], AllreduceOutcome] = run_at,
+    contenders: Callable[[Sequence[str]], ContenderRun] = ContenderRun,
+) -> AllreduceReport:
+    """Measure every setting once in each of `rounds` rounds, alternating with the other libraries.
+    `run` measures our setting, and `contenders` prepares the others.
+
+    Raises ValueError: there are too few hosts, or a contender's name is unknown.
+    """
+    peers_max = max((setting.peers for setting in settings), default=0)
+    if hosts and len(hosts) < peers_max:
+        raise ValueError(f"{peers_max} peers need {peers_max} addresses; you gave {len(hosts)}")
+    places = list(hosts) or [Host()] * peers_max
+    before = os.getloadavg()[0]
+    ours: dict[AverageSetting, list[AllreduceOutcome]] = {setting: [] for setting in settings}
+    theirs: dict[tuple[str, int, int], list[float]] = {}
+    with contenders(against) as beside:
+        for turn in range(rounds):
+            for setting in settings:
+                ours[setting].append(run(setting, places))
+                for name in tuple(beside.contenders):
+                    # Measure a contender once per round, after the first of our settings with this
+                    # vector.
+                    times = theirs.setdefault((name, setting.peers, setting.elements), [])
+                    if len(times) > turn:
+                        continue
+                    at = places[: setting.peers]
+                    seconds = beside.seconds(name, at, setting.elements, setting.repeats)
+                    times += [] if seconds is None else [seconds]
+    return AllreduceReport((*_lines(ours, theirs), *machine(before)), beside.missing)
 
 
 Theirs = Mapping[tuple[str, int, int], Sequence[float]]

@@ -17,8 +17,11 @@ from p2ptrain.ledger.messages.effects import Rejoin
 from p2ptrain.store import Disk, RecordLog, Store
 
 
-def write_adopted_chain(home: Home, rejoin: Rejoin, disk: Disk | None = None) -> None:
+def write_adopted_chain(
+    home: Home, rejoin: Rejoin, disk: Disk | None = None, *, frame_bytes: int | None = None
+) -> None:
     """Write the chain of `rejoin` to `home`. The node's context must already be closed.
+    `frame_bytes` is that of `RecordLog.rewrite`.
 
     The reference to our snapshot is removed first. After a crash between the two writes, our own
     chain is still there, and the node switches to the other chain later. In the reverse order, a
@@ -29,7 +32,7 @@ def write_adopted_chain(home: Home, rejoin: Rejoin, disk: Disk | None = None) ->
     log = RecordLog(home.ledger, disk=disk)
     chain = read_chain(log)
     shared = [each for each in chain.entries if each.entry.height <= rejoin.height]
-    log.rewrite(chain_records(chain.origin, [*shared, *rejoin.chain]))
+    log.rewrite(chain_records(chain.origin, [*shared, *rejoin.chain]), frame_bytes)
 
 
 def _forget_snapshot(home: Home, rejoin: Rejoin, disk: Disk | None) -> None:

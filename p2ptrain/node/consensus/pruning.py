@@ -50,8 +50,16 @@ async def prune(context: Context) -> None:
     context.journal.write("pruned", entries=count, checkpoint=str(origin.base.checkpoint))
 
 
-def prune_home(home: Home, run: Run, keep_entries: int, disk: Disk | None = None) -> Origin | None:
+def prune_home(
+    home: Home,
+    run: Run,
+    keep_entries: int,
+    disk: Disk | None = None,
+    *,
+    frame_bytes: int | None = None,
+) -> Origin | None:
     """Prune a stopped node's ledger. Return where it begins now; None if nothing was pruned.
+    `frame_bytes` is that of `RecordLog.rewrite`.
 
     Raises StoreError: the ledger does not verify, or the disk cannot be written to."""
     rules, log = rules_of(run), RecordLog(home.ledger, disk=disk)
@@ -63,7 +71,7 @@ def prune_home(home: Home, run: Run, keep_entries: int, disk: Disk | None = None
         head = store.head()
     origin = _shortened(rules, kept, chain.origin, head, keep_entries)
     if origin is not None:
-        _write(log, kept, origin)
+        _write(log, kept, origin, frame_bytes)
     return origin
 
 
@@ -79,9 +87,9 @@ def _shortened(
     return None if base is None else Origin(base, origin.trusted if origin else None)
 
 
-def _write(log: RecordLog, kept: KeptChain, origin: Origin) -> None:
+def _write(log: RecordLog, kept: KeptChain, origin: Origin, frame_bytes: int | None = None) -> None:
     after = origin.base.checkpoint.height - kept.start.height
-    log.rewrite(chain_records(origin, kept.entries[after:]))
+    log.rewrite(chain_records(origin, kept.entries[after:]), frame_bytes)
 
 
 def origin_in(log: RecordLog) -> Origin | None:

@@ -6,7 +6,8 @@ print them with `--verbose`. In a large run many members change at once, so a li
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 
 from p2ptrain.errors import counted
 from p2ptrain.ids import PeerId
@@ -19,7 +20,18 @@ NAMED_MAX = 5
 """Maximum number of peers that one line names."""
 
 
-class MemberNews:
+@dataclass(frozen=True, slots=True)
+class MemberChange:
+    """A change among the members. `kind` is a kind of event of the series, and `what` says with
+    names what happened to `peers`. An amendment concerns no peers."""
+
+    kind: str
+    peers: tuple[PeerId, ...]
+    what: str
+    line: str
+
+
+class MemberChanges:
     """Compares the ledger's state and the heartbeats with those at the last call."""
 
     def __init__(self, context: Context) -> None:
@@ -27,6 +39,66 @@ class MemberNews:
         self._members = frozenset(state.members)
         self._terms = state.terms
         self._lost = frozenset[PeerId]()
+
+    def new(self, context: Context) -> list[MemberChange]:
+        """Return the changes since the last call. A node that catches up would return the whole
+        history of the run, so it returns nothing."""
+        state = context.ledger.snapshot
+        if not context.at_head() or state.phase is Phase.ENDED:
+            self._members, self._terms = frozenset(state.members), state.terms
+            return []
+        return [
+            *self._of_members(context, state),
+            *self._of_lost(context, state),
+            *self._of_amendments(context, state.terms),
+        ]
+
+    def _of_members(self, context: Context, state: LedgerState) -> Iterator[MemberChange]:
+        others = frozenset(state.members) - {context.me}
+        joined, gone = others - self._members, self._members - others - {context.me}
+        left = frozenset(peer for peer in gone if _said_goodbye(context, peer))
+        said = (
+            ("join", joined, "joined"),
+            ("leave", left, "left"),
+            ("lost", gone - left, "dropped without a goodbye"),
+        )
+        total = counted(len(state.members), "member")
+        for kind, peers, what in said:
+            if peers:
+                line = f"{what}: {_names(peers)}; {total} now"
+                yield MemberChange(kind, tuple(sorted(peers)), what, line)
+        self._members = frozenset(state.members)
+
+    def _of_lost(self, context: Context, state: LedgerState) -> Iterator[MemberChange]:
+        others = frozenset(state.members) - {context.me}
+        # A peer that was never heard is not lost: this node may have just started.
+        heard = {peer for peer in others if context.peers.table.get(peer) is not None}
+        down = frozenset(filter(context.peers.is_down, heard))
+        lost = frozenset(peer for peer in down if not _said_goodbye(context, peer))
+        if new := lost - self._lost:
+            line = f"lost: no heartbeat arrives from {_names(new)}"
+            yield MemberChange("lost", tuple(sorted(new)), "is not heard any more", line)
+        if back := (self._lost - lost) & others:
+            what = "is heard again"
+            yield MemberChange("lost", tuple(sorted(back)), what, f"heard again: {_names(back)}")
+        self._lost = lost
+
+    def _of_amendments(self, context: Context, terms: tuple[Terms, ...]) -> Iterator[MemberChange]:
+        for each in terms:
+            if each in self._terms:
+                continue
+            found = context.amendments.get(each.digest)
+            what = f"from outer step {each.step} on" if found is None else found.amendment.words
+            line = f"the members agreed on amendment {each.number}: {what}"
+            yield MemberChange("amendment", (), what, line)
+        self._terms = terms
+
+
+class MemberNews:
+    """Prints the changes on the nodes that want them."""
+
+    def __init__(self, context: Context) -> None:
+        self._changes = MemberChanges(context)
         self._wanted = (
             context.config.seed
             or context.config.verbose
@@ -35,52 +107,8 @@ class MemberNews:
 
     def print_news(self, context: Context, print_line: Callable[[str], None]) -> None:
         """Print what has changed since the last call."""
-        state = context.ledger.snapshot
-        if not self._wanted or not context.at_head() or state.phase is Phase.ENDED:
-            # A node that catches up would print the whole history of the run.
-            self._members, self._terms = frozenset(state.members), state.terms
-            return
-        self._print_members(context, state, print_line)
-        self._print_lost(context, state, print_line)
-        self._print_amendments(context, state.terms, print_line)
-
-    def _print_members(
-        self, context: Context, state: LedgerState, print_line: Callable[[str], None]
-    ) -> None:
-        others = frozenset(state.members) - {context.me}
-        joined, gone = others - self._members, self._members - others - {context.me}
-        left = frozenset(peer for peer in gone if _said_goodbye(context, peer))
-        said = ((joined, "joined"), (left, "left"), (gone - left, "dropped without a goodbye"))
-        total = counted(len(state.members), "member")
-        for peers, what in said:
-            if peers:
-                print_line(f"{what}: {_names(peers)}; {total} now")
-        self._members = frozenset(state.members)
-
-    def _print_lost(
-        self, context: Context, state: LedgerState, print_line: Callable[[str], None]
-    ) -> None:
-        others = frozenset(state.members) - {context.me}
-        # A peer that was never heard is not lost: this node may have just started.
-        heard = {peer for peer in others if context.peers.table.get(peer) is not None}
-        down = frozenset(filter(context.peers.is_down, heard))
-        lost = frozenset(peer for peer in down if not _said_goodbye(context, peer))
-        if new := lost - self._lost:
-            print_line(f"lost: no heartbeat arrives from {_names(new)}")
-        if back := (self._lost - lost) & others:
-            print_line(f"heard again: {_names(back)}")
-        self._lost = lost
-
-    def _print_amendments(
-        self, context: Context, terms: tuple[Terms, ...], print_line: Callable[[str], None]
-    ) -> None:
-        for each in terms:
-            if each in self._terms:
-                continue
-            found = context.amendments.get(each.digest)
-            what = f"from outer step {each.step} on" if found is None else found.amendment.words
-            print_line(f"the members agreed on amendment {each.number}: {what}")
-        self._terms = terms
+        for change in self._changes.new(context) if self._wanted else ():
+            print_line(change.line)
 
 
 def _said_goodbye(context: Context, peer: PeerId) -> bool:

@@ -144,6 +144,7 @@ def describe(
         snapshot=SnapshotReport(max(own), own[max(own)]) if own else None,
         mark=context.identities.watch.mark.signature,
         relays=relays_offered(context),
+        step_report=context.state.own_report,
     )
 
 
@@ -234,6 +235,8 @@ def _take_in(
         context.own_heartbeat.saying.full_next = True
     if context.me in heartbeat.lacks:
         _answer_in_full(context)
+    if heartbeat.step_report is not None and context.ledger.snapshot.is_member(peer):
+        context.state.note_report(peer, heartbeat.step_report)
     if context.admission.may_train(peer):
         context.peers.paths.note_report(peer, heartbeat.paths, context.ledger.snapshot.since)
         evaluation_task.note_share_report(context, peer, heartbeat)

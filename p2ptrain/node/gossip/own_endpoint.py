@@ -80,8 +80,10 @@ def told_addresses(context: Context) -> tuple[str, ...]:
     """Return the addresses for this node's heartbeats: those of the control plane, as far as there
     is room, and those of the data plane."""
     data = [str(each) for each in own_candidates(context)]
-    # One more text says how many edges this node relays (`peers/heartbeat`).
-    room = ADDRESSES_MAX - len(data) - (relays_offered(context) > 0)
+    # Two more texts say how many edges this node relays, and how its last outer step went
+    # (`peers/heartbeat`).
+    others = (relays_offered(context) > 0) + (context.state.own_report is not None)
+    room = ADDRESSES_MAX - len(data) - others
     return (*context.network.addresses()[:room], *data)
 
 

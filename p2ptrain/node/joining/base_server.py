@@ -4,8 +4,9 @@ A newcomer needs a base if no peer keeps the beginning of the ledger; see `trust
 base is made by replaying the chain up to the checkpoint. That takes 25 µs per entry: 2.5 s for the
 100,000 entries of a run of 50,000 outer steps. So replays run in a separate thread, finished bases
 are kept, and rate limits apply to each peer, to each address in an open run, and to all peers
-together. Only admitted peers are answered: a newcomer asks after its admission
-(`startup.open_node`). It compares the base with the digest that its user has entered.
+together. A newcomer asks after its admission (`startup.open_node`), and compares the base with the
+digest that its user has entered. Peers that are not admitted are answered only in a run whose
+manifest lets strangers watch it.
 """
 
 from __future__ import annotations
@@ -47,9 +48,9 @@ PEER_BURST, PEER_PER_S = 8, 1 / 15
 manager may restart it every few seconds."""
 
 SITE_BURST, SITE_PER_S = 16, 1 / 4
-"""Rate limit for requests from one address in an open run, where anybody can use many identities at
-one address. It is enough for all machines of a laboratory that start together. A newcomer that is
-refused asks other peers."""
+"""Rate limit for requests of strangers at one address, and of all peers at one address in an open
+run, where anybody can use many identities. It is enough for all machines of a laboratory that start
+together. A newcomer that is refused asks other peers."""
 
 ENTRIES_BURST, ENTRIES_PER_S = 250_000, 1_000
 """Rate limit for replayed entries, shared by all peers: on average 2.5 % of a core."""
@@ -64,13 +65,17 @@ LATER = "too many requests for the base of the ledger: ask another peer, or try 
 def serve_bases(
     context: Context, maker: BaseMaker | None = None, allowed: BaseRateLimits | None = None
 ) -> None:
-    """From now on, send admitted peers the base at any checkpoint of our chain. By default, `maker`
-    and `allowed` have the limits above."""
+    """From now on, send admitted peers the base at any checkpoint of our chain; in a run that
+    strangers may watch, send it to them too. By default, `maker` and `allowed` have the limits
+    above."""
     maker, allowed = maker or BaseMaker(context), allowed or BaseRateLimits()
+    public = context.manifest.public.telemetry
 
     async def answer(peer: PeerId, payload: bytes) -> bytes:
         named = decode_named(payload)
-        site = context.network.site_of(peer) if context.admission.is_open else None
+        is_stranger = public and not context.admission.admits(peer)
+        is_crowd = context.admission.is_open or is_stranger
+        site = context.network.site_of(peer) if is_crowd else None
         allowed.asks(peer, site, context.now())
         held = context.ledger.kept.at(named.height)
         if held is None or held.entry.digest != named.digest:
@@ -79,7 +84,7 @@ def serve_bases(
         allowed.sends(len(base), context.now())
         return base
 
-    context.network.handle(BASE_PROTOCOL, answer, bytes_max=REQUEST_BYTES_MAX)
+    context.network.handle(BASE_PROTOCOL, answer, bytes_max=REQUEST_BYTES_MAX, anyone=public)
 
 
 def encode_named(named: Checkpoint) -> bytes:

@@ -241,12 +241,13 @@ async def _advance(context: Context, nursery: trio.Nursery) -> int:
     if behind > 1:
         context.state.set_state_unless_training(CatchingUp(behind))
     commit = closing.entry.value
+    took_s: dict[str, float] = {}
     if isinstance(commit, Commit):
-        await _apply(context, commit)
+        took_s = await _apply(context, commit)
     else:
         context.outer.step = step + 1
     _note_utilisation(context)
-    context.journal.write("committed", **_journal_fields(context, step, closing))
+    context.journal.write("committed", **_journal_fields(context, step, closing), **took_s)
     context.changes.notify_all()
     context.own_heartbeat.send_now()
     every = context.manifest.policy.snapshot_every
@@ -256,8 +257,9 @@ async def _advance(context: Context, nursery: trio.Nursery) -> int:
     return int(isinstance(commit, Commit))
 
 
-async def _apply(context: Context, commit: Commit) -> None:
-    """Fetch and apply the update of `commit`, once neither a reduce nor the trainer uses θ."""
+async def _apply(context: Context, commit: Commit) -> dict[str, float]:
+    """Fetch and apply the update of `commit`, once neither a reduce nor the trainer uses θ. Return
+    the seconds that fetching and applying took, for the journal."""
     since = context.now()
 
     def lost() -> bool:
@@ -268,17 +270,20 @@ async def _apply(context: Context, commit: Commit) -> None:
     await context.until_known(commit.step)
     outer_step = context.outer_step(commit.step)
     await update_blobs.own_result(context, commit.step)
+    begun_s = context.now()
     payload = await update_blobs.fetch_update(context, commit.update, outer_step, lost)
+    fetch_s = context.now() - begun_s
     await _hold_to_the_bound(context, commit, outer_step, payload)
     while context.trainer.theta_in_use:
         await context.changes.wait()
     rates, codec, fragment = outer_step.rates, outer_step.codec, outer_step.fragment
     apply = partial(context.outer.vectors.apply, payload, rates.lr, rates.momentum, codec, fragment)
     async with context.outer.lock:
-        context.outer.moving = True
+        context.outer.moving, begun_s = True, context.now()
         await trio.to_thread.run_sync(apply)
         context.outer.step = commit.step + 1
         context.outer.moving = False
+    return {"fetch_s": fetch_s, "apply_s": context.now() - begun_s}
 
 
 async def _hold_to_the_bound(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from p2ptrain.ids import PeerId
 from p2ptrain.observe.journal import Journal
 from p2ptrain.observe.states import (
     FOR_OTHERS,
@@ -18,6 +19,7 @@ from p2ptrain.observe.states import (
     Training,
 )
 from p2ptrain.observe.waits import Wait
+from p2ptrain.peers.series.step_report import StepReport
 
 
 @dataclass(slots=True)
@@ -33,6 +35,10 @@ class NodeState:
     """The ledger's reason to wait. None before the first look, and after the end of the run."""
     isolated: str = ""
     """Why no quorum can currently be reached; empty if a quorum can be reached."""
+    own_report: StepReport | None = None
+    """Our report on the newest outer step, which our heartbeats contain."""
+    arrived: dict[PeerId, StepReport] = field(default_factory=dict)
+    """The newest reports of members that the series does not contain yet."""
 
     def shown(self, fetching: FetchingSnapshot | None = None) -> State:
         """Return the state for the status and for heartbeats. `fetching`: the progress of a
@@ -50,6 +56,10 @@ class NodeState:
         if self.current == StandingBy(FOR_OTHERS) and self.wait is not None:
             return StandingBy(self.wait.who)
         return self.current
+
+    def note_report(self, peer: PeerId, report: StepReport) -> None:
+        """Keep the report of a member until the series contains it. `gossip/` calls this."""
+        self.arrived[peer] = report
 
     def set_state(self, state: State) -> None:
         """Change the state, and journal it if its name changes. Any task may call this.

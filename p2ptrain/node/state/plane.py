@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from p2ptrain.dataplane import Congestion, Credentials, Endpoint, Listener, RingInbox, Uplink
+from p2ptrain.swarm import NamedChunks
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,3 +19,5 @@ class DataPlane:
     """The congestion control of this machine's sockets."""
     endpoint: Endpoint
     """The address at which peers dial us, and the certificate that we present there."""
+    public: NamedChunks | None = None
+    """The chunks that strangers may fetch; None if the run does not let them."""

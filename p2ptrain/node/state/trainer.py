@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from p2ptrain.ipc.frames import Progress
 from p2ptrain.ipc.trainer_config import Halving
 from p2ptrain.observe.states import Training
 from p2ptrain.peers.heartbeat import ReadyReport
+from p2ptrain.peers.outside.sample_book import SampleBook
 from p2ptrain.peers.validation_tally import ValidationTally
 from p2ptrain.state import Arena
 from p2ptrain.sync.trainer_orders import LocalWork
@@ -45,7 +46,9 @@ class TrainerState:
     halving: FoundMicroBatch | None = None
     """The micro-batch found after the trainer ran out of memory."""
     theta_in_use: bool = False
-    """True while the trainer may still read θ, for an order or for an evaluation."""
+    """True while the trainer may still read θ: for an order, an evaluation, or a sample."""
+    samples: SampleBook = field(default_factory=SampleBook)
+    """The newest texts that the model wrote, here and at other members."""
 
     @property
     def ready(self) -> ReadyReport | None:

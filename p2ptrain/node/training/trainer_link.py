@@ -17,6 +17,7 @@ from p2ptrain.ipc import frames
 from p2ptrain.ledger.chain.state import Phase
 from p2ptrain.node.state.context import Context
 from p2ptrain.node.training import evaluation_task, lease_data, micro_batch_memory, ready_work
+from p2ptrain.node.training.sampling import Sampler
 from p2ptrain.node.training.trainer_processes import RunningTrainer
 from p2ptrain.observe.states import Loading, StandingBy
 from p2ptrain.run import Leg
@@ -64,6 +65,7 @@ class TrainerSession:
         """Whether the trainer is measuring θ."""
         self._held_out: tuple[Digest, ...] = ()
         """The held-out blocks of the newest measurement."""
+        self._sampler = Sampler(context, self._may_read_theta, self._send, self._note_use_of_theta)
         self._hears = False
         """True while frames of the trainer are being processed."""
         self._began_at = context.outer.replaced
@@ -144,7 +146,7 @@ class TrainerSession:
             orders = await self._orders_with_data()
             for order in orders:
                 await self._send_order(order)
-            measures = await self._measure_our_share()
+            measures = await self._measure_our_share() or await self._sampler.ask()
             if not orders and not measures:
                 await self._context.changes.wait()
 
@@ -281,7 +283,8 @@ class TrainerSession:
         """Update `theta_in_use`: whether the trainer may still read θ, because its report on an
         order is missing or it measures θ. `outer_task` does not change θ while this is True."""
         owes_report = self._progress is not None and self._answered_step != self._progress.step
-        self._context.trainer.theta_in_use = owes_report or self._evaluating
+        in_use = owes_report or self._evaluating or self._sampler.busy
+        self._context.trainer.theta_in_use = in_use
 
     # -- reports of the trainer -------------------------------------------------------------------
 
@@ -301,8 +304,10 @@ class TrainerSession:
                 await self._note_ready(frame)
                 self._answered_step = frame.step
             case frames.Evaluated(step, loss, tokens):
-                self._evaluating = False
+                self._evaluating, self._sampler.warm = False, True
                 evaluation_task.measured(context, step, loss, tokens)
+            case frames.Generated():
+                await self._sampler.note(frame)
             case frames.Failed(code, text, request) if request is not None:
                 self._evaluating = False
                 context.journal.write("evaluation-failed", code=code, reason=text)

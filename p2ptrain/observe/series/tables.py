@@ -19,8 +19,8 @@ CREATE TABLE steps(step INTEGER PRIMARY KEY, time REAL, attempt INTEGER, skipped
 CREATE TABLE peer_steps(step INTEGER, peer TEXT, tokens INTEGER, train_ms INTEGER,
   data_wait_ms INTEGER, wait_ms INTEGER, exchange_ms INTEGER, fetch_ms INTEGER, apply_ms INTEGER,
   bytes_up INTEGER, bytes_down INTEGER, loss REAL, gradient_norm REAL, cosine REAL,
-  quantisation_error REAL, mfu REAL, device TEXT, version TEXT, contributed INTEGER, path TEXT, told_by TEXT,
-  PRIMARY KEY(step, peer)) WITHOUT ROWID;
+  quantisation_error REAL, mfu REAL, device TEXT, version TEXT, contributed INTEGER, path TEXT,
+  told_by TEXT, PRIMARY KEY(step, peer)) WITHOUT ROWID;
 CREATE TABLE events(id INTEGER PRIMARY KEY AUTOINCREMENT, time REAL, step INTEGER, kind TEXT,
   peer TEXT, text TEXT);
 CREATE TABLE samples(step INTEGER, prompt INTEGER, peer TEXT, text TEXT,

@@ -1,8 +1,8 @@
 """Keep a series small: merge rows of old outer steps, and delete old events and samples.
 
 The newest outer steps keep a row each. Older steps are merged in groups of 4, still older ones in
-groups of 16, and so on, so a run of a million steps needs about five times as many rows as one
-of a thousand. A merged row has the sums of counters and the means of losses (`rows.SUMMED`), so sums
+groups of 16, and so on, so a run of a million steps needs about five times as many rows as one of a
+thousand. A merged row has the sums of counters and the means of losses (`rows.SUMMED`), so sums
 over a table stay exact. Groups begin at multiples of their size, so all nodes merge the same steps.
 """
 

@@ -31,6 +31,7 @@ from p2ptrain.state.layout import Layout, LayoutEntry
 from p2ptrain.trainer.formats.inner_format import FLOAT_BYTES, HEADER_BYTES, vector_bytes
 
 PIECE_ELEMENTS = 1 << 20
+"""Number of elements that are read at a time."""
 
 SLACK = 1.05
 """Factor by which the bounds are raised to allow for rounding: the means and the length of the
@@ -54,7 +55,9 @@ def ratio_max(inner: InnerSpec) -> float:
     return (1 - fast) / math.sqrt((1 - slow) * (1 - fast**2 / slow))
 
 
-def check(fd: int, layout: Layout, inner: InnerSpec) -> None:
+def check(
+    fd: int, layout: Layout, inner: InnerSpec, *, piece_elements: int = PIECE_ELEMENTS
+) -> None:
     """Check the two vectors in the file of a state, reading them once.
 
     Raises:
@@ -64,8 +67,8 @@ def check(fd: int, layout: Layout, inner: InnerSpec) -> None:
     of_adamw, of_muon, end = 0.0, 0.0, 0
     for entry in layout.entries:
         _check_padding(fd, layout, end, entry.offset)
-        for start in range(entry.offset, entry.end, PIECE_ELEMENTS):
-            stop = min(start + PIECE_ELEMENTS, entry.end)
+        for start in range(entry.offset, entry.end, piece_elements):
+            stop = min(start + piece_elements, entry.end)
             first, second = (_read(fd, layout, which, start, stop) for which in (0, 1))
             if not (np.isfinite(first).all() and np.isfinite(second).all()):
                 raise RemoteProtocolError("it contains a number that is not finite")

@@ -23,7 +23,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from p2ptrain.data.blocks import BLOCK_BYTES_MAX
@@ -64,6 +64,8 @@ class RankGathering:
     local: memoryview
     generation: int
     write_event: WriteEvent
+    _seats: dict[int, socket.socket] = field(default_factory=dict)
+    """The connections of the ranks that have connected already, by rank."""
 
     def __post_init__(self) -> None:
         self.micro_batch = at_once(self.config, self.ranks)
@@ -72,7 +74,6 @@ class RankGathering:
         self.socket, self._theirs = socket.socketpair()
         self._changed = threading.Condition()
         self._calls: set[socket.socket] = set()
-        self._seats: dict[int, socket.socket] = {}
         self._paths: dict[str, None] = {}
         self._frames: socket.socket | None = None
         self._leaving = False

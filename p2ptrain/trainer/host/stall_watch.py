@@ -116,6 +116,10 @@ class StallWatch:
                 self._owes_report = True  # The report comes now, or after the due blocks.
             case frames.Evaluate(request, block_paths):
                 self._evaluations[request] = len(block_paths)
+            case frames.Generate(request, _, tokens_max):
+                # Each token costs as much as a measured block. Requests are not negative, so ~
+                # tells them from those of Evaluate.
+                self._evaluations[~request] = tokens_max
             case frames.Load():
                 self._blocks_due, self._owes_report, self._moves_state = 0, False, True
             case frames.Merge():
@@ -141,6 +145,8 @@ class StallWatch:
             case frames.Evaluated(request, _, _):
                 self._evaluations.pop(request, None)
                 self._compiles_to_evaluate = False
+            case frames.Generated(request):
+                self._evaluations.pop(~request, None)
             case frames.Failed(_, _, None):
                 self._blocks_due, self._owes_report = 0, False
             case frames.Failed(_, _, int(request)):

@@ -39,6 +39,7 @@ from p2ptrain.trainer.rank.inner_state import InnerState
 from p2ptrain.trainer.rank.model import Llama
 from p2ptrain.trainer.rank.optimizer import InnerOptimizer
 from p2ptrain.trainer.rank.ranks import Ranks
+from p2ptrain.trainer.rank.sample_texts import continue_texts
 from p2ptrain.trainer.rank.schedule import join_share, learning_rate
 
 IDLE_PULSE_S = 60.0
@@ -168,6 +169,8 @@ class TrainerLoop:
                 self._rebase(step)
             case frames.Evaluate(request, block_paths):
                 self._evaluate(request, block_paths)
+            case frames.Generate():
+                self._generate(frame)
             case frames.Pause():
                 self._paused = True
             case frames.Resume():
@@ -305,6 +308,22 @@ class TrainerLoop:
             return self._send(frames.Failed("DATA", exc.what, request))
         except ValueError:
             return self._send(frames.Failed("NAN", f"the loss of θ is {loss_sum}", request))
+        self._send(answer)
+
+    def _generate(self, order: frames.Generate) -> None:
+        ends_s = self.means.clock() + order.limit_s
+
+        def late() -> bool:
+            return self.means.clock() >= ends_s
+
+        try:
+            with self.arena.outer_parameters():
+                texts = continue_texts(
+                    self.model, order.prompts, order.tokens_max, self.ranks, self.config, late
+                )
+            answer = frames.Generated(order.request, texts)
+        except TrainerDiverged as exc:
+            answer = frames.Generated(order.request, (), exc.what)
         self._send(answer)
 
     def _read_tokens(self, path: str) -> Tokens:

@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Protocol
 
 import torch
 
@@ -16,6 +17,27 @@ from p2ptrain.trainer.host.micro_batch import is_out_of_memory
 
 Capability = tuple[int, int]
 """CUDA compute capability of a GPU: (8, 0) is an A100."""
+
+Device = torch.device | int
+
+
+class Cuda(Protocol):
+    """The functions of `torch.cuda` that describe this machine's GPUs."""
+
+    def is_available(self) -> bool: ...
+
+    def device_count(self) -> int: ...
+
+    def get_device_capability(self, device: Device, /) -> Capability: ...
+
+    def get_arch_list(self) -> list[str]: ...
+
+    def get_device_name(self, device: Device, /) -> str: ...
+
+    def mem_get_info(self, device: Device, /) -> tuple[int, int]: ...
+
+    def memory_reserved(self, device: Device, /) -> int: ...
+
 
 BF16_SINCE: Capability = (8, 0)
 """The first capability with bf16 hardware. Older GPUs emulate bf16 products and have no fused
@@ -27,17 +49,17 @@ OTHERS_SHARE = 0.1
 as the cause. The few hundred MB that CUDA takes in each process also count as used by others."""
 
 
-def own_gpu() -> torch.device:
+def own_gpu(cuda: Cuda = torch.cuda) -> torch.device:
     """Return the GPU with this rank's LOCAL_RANK. Raises MachineUnfit: GPU-DRIVER, GPU-NONE,
     GPU-OLD."""
-    if not torch.cuda.is_available():
+    if not cuda.is_available():
         raise MachineUnfit(
             f"torch {torch.__version__} cannot use a GPU here",
             code="GPU-DRIVER",
             likely="torch is for CPUs or a newer driver, or CUDA_VISIBLE_DEVICES hides the GPU",
             do="use --device cpu, or install a build of torch for this machine's driver",
         )
-    number, count = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+    number, count = int(os.environ.get("LOCAL_RANK", "0")), cuda.device_count()
     if number >= count:
         gpus = counted(count, "GPU")
         raise MachineUnfit(
@@ -45,11 +67,11 @@ def own_gpu() -> torch.device:
             code="GPU-NONE",
             do=f"use at most --ranks {count}: two ranks cannot share a GPU, but two nodes can",
         )
-    capability, built_for = torch.cuda.get_device_capability(number), torch.cuda.get_arch_list()
+    capability, built_for = cuda.get_device_capability(number), cuda.get_arch_list()
     if not runs_on(capability, built_for):
         raise MachineUnfit(
             f"torch {torch.__version__} has no kernels for "
-            f"{torch.cuda.get_device_name(number)} (sm_{capability[0]}{capability[1]}), only "
+            f"{cuda.get_device_name(number)} (sm_{capability[0]}{capability[1]}), only "
             f"for {', '.join(built_for)}",
             code="GPU-OLD",
             do="use --device cpu, or install a build of torch that has kernels for this GPU "
@@ -58,12 +80,12 @@ def own_gpu() -> torch.device:
     return torch.device("cuda", number)
 
 
-def require_bf16(device: torch.device) -> None:
+def require_bf16(device: torch.device, cuda: Cuda = torch.cuda) -> None:
     """Raise MachineUnfit (GPU-OLD) if `device` is a GPU without bf16 hardware."""
-    if device.type != "cuda" or torch.cuda.get_device_capability(device) >= BF16_SINCE:
+    if device.type != "cuda" or cuda.get_device_capability(device) >= BF16_SINCE:
         return
     raise MachineUnfit(
-        f"{torch.cuda.get_device_name(device)} has no bf16 hardware",
+        f"{cuda.get_device_name(device)} has no bf16 hardware",
         code="GPU-OLD",
         likely="the GPU is from 2019 or earlier; fp32 is faster on it and takes less memory",
         do="use --precision fp32",
@@ -86,7 +108,7 @@ def runs_on(capability: Capability, built_for: list[str]) -> bool:
 
 
 @contextmanager
-def room_for_the_model(device: torch.device) -> Iterator[None]:
+def room_for_the_model(device: torch.device, cuda: Cuda = torch.cuda) -> Iterator[None]:
     """If the GPU's memory runs out inside the `with` block, raise an error that says whether the
     model is too large or other programs use the memory.
 
@@ -99,9 +121,9 @@ def room_for_the_model(device: torch.device) -> Iterator[None]:
     except (RuntimeError, MemoryError) as exc:
         if device.type != "cuda" or not is_out_of_memory(exc):
             raise
-        free, total = torch.cuda.mem_get_info(device)
-        ours = torch.cuda.memory_reserved(device)
-        raise no_room(torch.cuda.get_device_name(device), total, total - free - ours) from exc
+        free, total = cuda.mem_get_info(device)
+        ours = cuda.memory_reserved(device)
+        raise no_room(cuda.get_device_name(device), total, total - free - ours) from exc
 
 
 def no_room(name: str, total_bytes: int, others_bytes: int) -> P2PTrainError:

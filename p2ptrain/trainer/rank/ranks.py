@@ -24,7 +24,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from p2ptrain.ipc.frames import Frame
 from p2ptrain.ipc.wire import decode_body, encode_body
-from p2ptrain.trainer.rank.own_gpu import own_gpu
+from p2ptrain.trainer.rank.own_gpu import Cuda, own_gpu
 
 TIMEOUT = timedelta(minutes=20)
 """Time limit of a collective, for ranks that no node watches. A node ends a rank that hangs in a
@@ -113,14 +113,16 @@ class Ranks:
 
 
 @contextmanager
-def open_ranks(device: str, store_fd: int | None, generation: int | None = None) -> Iterator[Ranks]:
+def open_ranks(
+    device: str, store_fd: int | None, generation: int | None = None, cuda: Cuda = torch.cuda
+) -> Iterator[Ranks]:
     """Connect this process with the other ranks. The environment variables RANK, WORLD_SIZE,
     MASTER_ADDR and MASTER_PORT say where they are.
 
     `store_fd` is the listening socket on which rank 0 serves torch's store for the rendezvous. The
     node binds it, so that no other program can take its port. Ranks that torchrun started use
     a part of torchrun's store named after their `generation`, because the store may still contain
-    entries of earlier ranks.
+    entries of earlier ranks. `cuda` describes the GPUs among which this rank looks for its own.
 
     After an exception inside the `with` block, the ranks are not disconnected, and the caller
     should end the process: NCCL ends a communicator only together with all ranks, and the other
@@ -131,7 +133,7 @@ def open_ranks(device: str, store_fd: int | None, generation: int | None = None)
     rank, count = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     chosen = torch.device("cpu")
     if device == "cuda":
-        chosen = own_gpu()
+        chosen = own_gpu(cuda)
         torch.cuda.set_device(chosen)
         # cuDNN's attention, which torch prefers on H100 and H200, gives NaN in its bf16 backward
         # pass for some shapes (pytorch #196678; torch 2.11 to 2.13). So disable it; torch then

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 
 import torch
 import torch.nn.functional as F
@@ -27,8 +27,8 @@ TEMPERATURE_MIN = 1e-6
 would overflow in fp32."""
 
 POSITIONS_AT_FIRST = 2048
-"""Number of positions for which rotary angles are computed at first; more are computed when needed.
-A config.json can claim any number of positions, and a table for all of them could fill the
+"""Default number of positions for which rotary angles are computed at first; more are computed when
+needed. A config.json can claim any number of positions, and a table for all of them could fill the
 machine's memory."""
 
 
@@ -54,13 +54,15 @@ class CachedModel:
     values."""
 
     model: Llama
+    positions: InitVar[int] = POSITIONS_AT_FIRST
+    """Number of positions for which rotary angles are computed at first."""
     _blocks: list[tuple[Tensor, Tensor] | None] = field(init=False)
     """Keys and values of each block, [1, K, T, D], for the T tokens that were read."""
     _length: int = field(init=False)
     _rotary: Tensor = field(init=False)
 
-    def __post_init__(self) -> None:
-        self._rotary = self._angles(POSITIONS_AT_FIRST)
+    def __post_init__(self, positions: int) -> None:
+        self._rotary = self._angles(positions)
         self.forget()
 
     def _angles(self, positions: int) -> Tensor:
@@ -113,11 +115,17 @@ class CachedModel:
         return x + block.feed_forward(block.feed_forward_norm(x))
 
 
-def generate(model: Llama, prompt: Sequence[int], sampling: Sampling) -> Iterator[int]:
+def generate(
+    model: Llama,
+    prompt: Sequence[int],
+    sampling: Sampling,
+    *,
+    positions: int = POSITIONS_AT_FIRST,
+) -> Iterator[int]:
     """Yield the tokens after `prompt`, without end. If the prompt is too long, only its end is
-    used."""
+    used. `positions` is the number for which memory is allocated at first."""
     assert prompt, "the prompt needs at least one token"
-    reader, text = CachedModel(model), list(prompt)
+    reader, text = CachedModel(model, positions), list(prompt)
     random = torch.Generator().manual_seed(sampling.seed)
     unread = text[-model.spec.sequence :]
     while True:

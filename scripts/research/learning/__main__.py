@@ -12,8 +12,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from scripts.research.learning.arms import COMPARISONS, arms
 from scripts.research.learning.pictures import picture, picture_of_gaps
@@ -22,23 +23,46 @@ from scripts.research.learning.report import insert, outcome, tables
 from scripts.research.learning.results import collect, read_results
 
 
-def main(arguments: list[str] | None = None) -> None:
+class Work(Protocol):
+    """A queue that runs the missing arms, such as `Queue`."""
+
+    def work(self, stop: Callable[[], bool]) -> None: ...
+
+
+class Started(Protocol):
+    """A process that this process has started."""
+
+    def terminate(self) -> None: ...
+
+    def wait(self) -> object: ...
+
+
+def main(
+    arguments: Sequence[str] = tuple(sys.argv[1:]),
+    *,
+    queue: Callable[[Path, Path, list[str]], Work] = Queue,
+    start: Callable[[list[str]], Started] = subprocess.Popen,
+    parent: Callable[[], int] = os.getppid,
+) -> None:
+    """Carry out the `arguments` of the command. `queue` runs arms, `start` starts a process, and
+    `parent` returns the process that started this one."""
     chosen = _arguments(arguments)
     if chosen.list:
         _list(chosen)
     elif chosen.collect:
         _collect(chosen)
     else:
-        _work(chosen)
+        again = [sys.executable, "-m", "scripts.research.learning", *arguments]
+        part = ["--processes", "1", "--part-of", str(os.getpid())]
+        stop = _stop(chosen.minutes, chosen.part_of, parent)
+        others = [start([*again, *part]) for _ in range(chosen.processes - 1)]
+        _work(queue(chosen.folder, chosen.results, chosen.comparisons), others, stop)
 
 
-def _work(chosen: argparse.Namespace) -> None:
-    stop = _stop(chosen.minutes, chosen.part_of)
-    again = [sys.executable, "-m", "scripts.research.learning", *sys.argv[1:]]
-    part = ["--processes", "1", "--part-of", str(os.getpid())]
-    others = [subprocess.Popen([*again, *part]) for _ in range(chosen.processes - 1)]
+def _work(queue: Work, others: list[Started], stop: Callable[[], bool]) -> None:
+    """Run arms, as the processes `others` do. End these processes after `stop` returned True."""
     try:
-        Queue(chosen.folder, chosen.results, chosen.comparisons).work(stop)
+        queue.work(stop)
     finally:
         for other in others:
             if stop():
@@ -46,7 +70,7 @@ def _work(chosen: argparse.Namespace) -> None:
             other.wait()
 
 
-def _stop(minutes: float, part_of: int | None) -> Callable[[], bool]:
+def _stop(minutes: float, part_of: int | None, parent: Callable[[], int]) -> Callable[[], bool]:
     """Return a function that says whether to stop: after `minutes`, a signal, or if `part_of` ends.
 
     `part_of` is the process that started this one to share its work. It is None for a process that
@@ -56,7 +80,7 @@ def _stop(minutes: float, part_of: int | None) -> Callable[[], bool]:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda got, _: asked.append(got))
     until = time.monotonic() + 60 * minutes
-    return lambda: bool(asked) or time.monotonic() > until or part_of not in (None, os.getppid())
+    return lambda: bool(asked) or time.monotonic() > until or part_of not in (None, parent())
 
 
 def _collect(chosen: argparse.Namespace) -> None:
@@ -88,7 +112,7 @@ def _list(chosen: argparse.Namespace) -> None:
         sys.stdout.write(f"{arm.comparison:8} {arm.folder:34} {state}\n")
 
 
-def _arguments(arguments: list[str] | None) -> argparse.Namespace:
+def _arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="scripts/compare", description=__doc__)
     told = "; ".join(f"{name}: {what}" for name, what in COMPARISONS.items())
     parser.add_argument("comparisons", nargs="*", default=list(COMPARISONS), help=told)

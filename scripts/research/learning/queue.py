@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scripts.research.learning.arms import arms
+from scripts.research.learning.record import Record
 from scripts.research.learning.results import read_results, write_result
-from scripts.research.learning.search import Arm
+from scripts.research.learning.search import Arm, Key
 from scripts.research.learning.trial import Cut, run_trial
 
 LOOK_EVERY_S = 5.0
@@ -27,17 +28,21 @@ an arm takes."""
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """Runs `comparisons` and the tuning that they depend on. `results` is only read."""
+    """Runs `comparisons` and the tuning that they depend on. `results` is only read. `arms` returns
+    the arms that are known with these records."""
 
     folder: Path
     results: Path
     comparisons: Collection[str]
+    arms: Callable[[dict[Key, Record]], list[Arm]] = arms
 
     def lacking(self) -> list[Arm]:
         """Return the known arms without a record, the most important first."""
         records = read_results(self.results, self.folder)
         wanted = {*self.comparisons, "tuning"}
-        return [arm for arm in arms(records) if arm.comparison in wanted and arm.key not in records]
+        return [
+            arm for arm in self.arms(records) if arm.comparison in wanted and arm.key not in records
+        ]
 
     def work(self, stop: Callable[[], bool]) -> None:
         """Run arms until none is missing, or until `stop` returns True."""

@@ -24,11 +24,11 @@ from p2ptrain.archive.home import Home
 from p2ptrain.config.run_file import PolicySection
 from p2ptrain.identity import Identity, load_or_create
 from p2ptrain.ids import PeerId
-from p2ptrain.run import Run, load_allowlist, save_allowlist, save_run
+from p2ptrain.run import Run
 from p2ptrain.run.manifest import Policy
 from p2ptrain.testing.network_namespaces import NodeNetwork
 from p2ptrain.testing.node_process import DemoNode, Event
-from p2ptrain.testing.published import publish, share_content
+from p2ptrain.testing.published import copy_run, publish
 from tests.chaos.harness.modes import PLAIN, STAND_IN, Mode
 from tests.chaos.harness.points import Point, Role
 
@@ -237,15 +237,9 @@ class Crew:
             sync=mode.sync,
             inner_steps=mode.inner_steps,
         )
-        listed = load_allowlist(first.allowlist, run)
-        assert listed is not None
+        copy_run(first, run, (Home(node.home) for node in self.nodes[1:]))
         for node in self.nodes:
-            home = Home(node.home)
-            if node is not self.nodes[0]:
-                save_run(home.manifest, run)
-                save_allowlist(home.allowlist, listed)
-                share_content(home)
-            home.peers.write_text(self._addresses(node))
+            Home(node.home).peers.write_text(self._addresses(node))
         return run
 
     def _addresses(self, node: ChaosNode) -> str:

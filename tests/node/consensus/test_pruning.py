@@ -55,7 +55,7 @@ from p2ptrain.node.training.evaluation_task import measured, shares
 from p2ptrain.observe.status import status_lines
 from p2ptrain.peers.protocol_names import BASE_PROTOCOL
 from p2ptrain.run import Run
-from p2ptrain.store import Head, MemoryDisk, PowerCut, RecordLog, Store, record_log
+from p2ptrain.store import Head, MemoryDisk, PowerCut, RecordLog, Store
 from p2ptrain.testing.ledgers import digest, sealing
 from p2ptrain.testing.published import policy, publish
 from tests.node.rig import (
@@ -228,7 +228,7 @@ def test_second_pruning_keeps_the_checkpoint_that_the_user_trusts(place: Place) 
 
 
 def pruned_on(place: Place, disk: MemoryDisk) -> None:
-    prune_home(place.home, place.run, 4, disk)
+    prune_home(place.home, place.run, 4, disk, frame_bytes=900)
 
 
 def prepared(place: Place) -> MemoryDisk:
@@ -238,10 +238,7 @@ def prepared(place: Place) -> MemoryDisk:
     return disk.reboot(None)
 
 
-def test_crash_while_pruning_leaves_the_old_or_the_pruned_chain(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(record_log, "FRAME_BYTES", 900)
+def test_crash_while_pruning_leaves_the_old_or_the_pruned_chain(place: Place) -> None:
     whole = prepared(place)
     pruned_on(place, whole)
     assert len(whole.writes) >= 10

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import random
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from p2ptrain.node.consensus.adopt_chain import write_adopted_chain
-from p2ptrain.store import Head, MemoryDisk, PowerCut, RecordLog, record_log
+from p2ptrain.store import Head, MemoryDisk, PowerCut, RecordLog
 from tests.node.branched import Branched
 
 
@@ -43,12 +44,10 @@ def prepared(place: Branched) -> MemoryDisk:
     return disk.reboot(None)
 
 
-def test_crash_never_leaves_a_branch_snapshot_on_the_other_chain(
-    place: Branched, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(record_log, "FRAME_BYTES", 900)
+def test_crash_never_leaves_a_branch_snapshot_on_the_other_chain(place: Branched) -> None:
+    write = partial(write_adopted_chain, place.home, place.rejoin, frame_bytes=900)
     whole = prepared(place)
-    write_adopted_chain(place.home, place.rejoin, whole)
+    write(whole)
     assert len(whole.writes) >= 6
     found = set()
     for fail_at in range(1, len(whole.writes) + 2):
@@ -56,13 +55,13 @@ def test_crash_never_leaves_a_branch_snapshot_on_the_other_chain(
             disk = prepared(place)
             disk.fail_at = fail_at
             with suppress(PowerCut):
-                write_adopted_chain(place.home, place.rejoin, disk)
+                write(disk)
             after = disk.reboot(random.Random(seed) if seed else None)
             state, head = place.state(after), place.head(after)
             assert state in (place.own_end, place.end), f"write {fail_at}, seed {seed}"
             assert state == place.own_end or head.snapshot is None, f"write {fail_at}, seed {seed}"
             found.add((state.head, head.snapshot is None))
-            write_adopted_chain(place.home, place.rejoin, after)
+            write(after)
             assert place.state(after.reboot(random.Random(seed))) == place.end
     assert found == {
         (place.own_end.head, False),

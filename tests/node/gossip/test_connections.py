@@ -26,7 +26,18 @@ from p2ptrain.node.gossip.connections import (
     watch_peers,
 )
 from p2ptrain.node.state.ledger_port import EVENTS_MAX
-from tests.node.rig import ANN, BOB, CAI, NewRig, heartbeat, opening, rig, settled, somebody
+from tests.node.rig import (
+    ANN,
+    BOB,
+    CAI,
+    NewRig,
+    PaperNetwork,
+    heartbeat,
+    opening,
+    rig,
+    settled,
+    somebody,
+)
 
 
 async def test_member_that_never_sends_a_heartbeat_is_reported_as_down(tmp_path: Path) -> None:
@@ -51,14 +62,12 @@ async def test_member_that_never_sends_a_heartbeat_is_reported_as_down(tmp_path:
 async def test_network_and_data_plane_are_told_who_the_members_are(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
-    r = await new_rig(tmp_path)
-    context = r.context
-    r.decide(replace(opening(context.ledger.snapshot), learners=(ANN.peer,)))
-    nursery.start_soon(watch_peers, context)
+    r, listener = await new_rig(tmp_path), PaperNetwork()
+    r.plug(listener=listener)
+    r.decide(replace(opening(r.context.ledger.snapshot), learners=(ANN.peer,)))
+    nursery.start_soon(watch_peers, r.context)
     await settled(lambda: bool(r.network.members))
-    assert r.network.members == [context.me, ANN.peer]
-    assert context.plane.listener._gate.is_member(ANN.peer)
-    assert not context.plane.listener._gate.is_member(BOB.peer)
+    assert r.network.members == listener.members == [r.context.me, ANN.peer]
 
 
 async def test_ledger_learns_of_a_lost_peer_even_if_its_queue_is_full(tmp_path: Path) -> None:
@@ -98,15 +107,10 @@ async def test_all_peers_are_dialled_when_the_first_connection_is_back(
 ) -> None:
     r = await new_rig(tmp_path)
     r.wait_for(connection_retry_s=1000.0, others_turn_s=0.0)
-    dialled: list[PeerId] = []
-
-    async def connect_peer(peer: PeerId, *, deadline_s: float) -> None:
-        dialled.append(peer)
-
-    r.network.connect_peer = connect_peer  # type: ignore[attr-defined]
     for peer in (ANN.peer, BOB.peer):
         r.network.remember(peer, ["/ip4/127.0.0.1/tcp/1"])
     nursery.start_soon(stay_connected, r.context)
+    dialled = r.network.dialled
     await settled(lambda: len(dialled) == 2)
     r.network.peers.add(ANN.peer)
     await settled(lambda: len(dialled) == 3)
@@ -139,18 +143,12 @@ async def test_peer_with_the_smaller_id_dials_first(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path)
-    dialled: list[PeerId] = []
-
-    async def connect_peer(peer: PeerId, *, deadline_s: float) -> None:
-        dialled.append(peer)
-
-    r.network.connect_peer = connect_peer  # type: ignore[attr-defined]
     for peer in (ANN.peer, BOB.peer, CAI.peer):
         r.network.remember(peer, ["/ip4/127.0.0.1/tcp/1"])
     nursery.start_soon(stay_connected, r.context)
     await trio.testing.wait_all_tasks_blocked()
     expected = {peer for peer in (ANN.peer, BOB.peer, CAI.peer) if r.context.me < peer}
-    assert set(dialled) == expected
+    assert set(r.network.dialled) == expected
 
 
 async def test_dials_are_bounded_and_members_do_not_wait_for_others(
@@ -175,7 +173,7 @@ async def test_dials_are_bounded_and_members_do_not_wait_for_others(
         await over.acquire()
 
     r.network.connected = connected  # type: ignore[method-assign]
-    r.network.connect_peer = connect_peer  # type: ignore[attr-defined]
+    r.network.connect_peer = connect_peer  # type: ignore[method-assign]
     for peer in [*crowd, ANN.peer]:
         r.network.remember(peer, ["/ip4/192.0.2.1/tcp/1"])
     nursery.start_soon(stay_connected, r.context)

@@ -135,7 +135,7 @@ async def test_peer_is_dialled_before_the_wait_for_answers_begins(
         dialled.append(peer)
         raise PeerUnreachable("no peer answers", peer=peer)
 
-    r.network.connect_peer = connect_peer  # type: ignore[attr-defined]
+    r.network.connect_peer = connect_peer  # type: ignore[method-assign]
     boxes = Outboxes(r.context, nursery)
     boxes.post(BOB.peer, VOTE)
     await settled(lambda: boxes.count == 0)

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import trio
 
-from p2ptrain.ids import PeerId
 from p2ptrain.node.gossip.connections import stay_connected
 from p2ptrain.node.gossip.network_change import notice_new_network
 from p2ptrain.node.gossip.own_addresses import OwnAddresses
@@ -46,15 +45,10 @@ async def test_known_peers_are_dialled_at_once_after_a_change(
     """Otherwise a node that was offline for long would wait for up to a minute."""
     r = await new_rig(tmp_path)
     r.wait_for(connection_retry_s=1000.0, others_turn_s=0.0)
-    dialled: list[PeerId] = []
-
-    async def connect_peer(peer: PeerId, *, deadline_s: float) -> None:
-        dialled.append(peer)
-
-    r.network.connect_peer = connect_peer  # type: ignore[attr-defined]
     for peer in (ANN.peer, BOB.peer):
         r.network.remember(peer, ["/ip4/127.0.0.1/tcp/1"])
     nursery.start_soon(stay_connected, r.context)
+    dialled = r.network.dialled
     await settled(lambda: len(dialled) == 2)
     r.wait_for(others_turn_s=1000.0)
     r.context.own_heartbeat.moves += 1

@@ -428,12 +428,7 @@ async def test_bootstrap_addresses_are_dialled_only_while_no_quorum_is_heard(
 async def test_connected_stranger_does_not_hide_the_loss_of_all_other_peers(tmp_path: Path) -> None:
     async with rig(tmp_path) as r, trio.open_nursery() as nursery:
         r.wait_for(connection_retry_s=1000.0, others_turn_s=0.0)
-        dialled: list[PeerId] = []
-
-        async def connect_peer(peer: PeerId, *, deadline_s: float) -> None:
-            dialled.append(peer)
-
-        r.network.connect_peer = connect_peer  # type: ignore[attr-defined]
+        dialled = r.network.dialled
         for peer in (ANN.peer, BOB.peer):
             r.network.remember(peer, ["/ip4/192.0.2.1/tcp/1"])
         r.network.peers = set(STRANGERS)

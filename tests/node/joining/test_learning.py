@@ -6,11 +6,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from p2ptrain.archive.home import Home
 from p2ptrain.config.node import NodeConfig
+from p2ptrain.encoding import pack, unpack
 from p2ptrain.errors import (
     NetworkUnreachable,
     P2PTrainError,
@@ -18,12 +20,14 @@ from p2ptrain.errors import (
     RunMismatch,
     VersionMismatch,
 )
+from p2ptrain.identity import load_or_create
 from p2ptrain.ids import PeerId, RunId
 from p2ptrain.net import Accept
 from p2ptrain.net.faults import none_answered
 from p2ptrain.node.joining.find_run import fetch_run, return_to
 from p2ptrain.peers.hello_messages import HelloReply, encode_reply
-from p2ptrain.run import Run
+from p2ptrain.run import Run, Signed
+from p2ptrain.run.manifest import KIND, MANIFEST_BYTES_MAX
 from p2ptrain.testing.published import publish
 from tests.node.rig import ANN, BOB, CAI
 
@@ -88,21 +92,14 @@ async def test_error_is_temporary_if_one_address_may_serve_the_right_run(
     assert error.exit_code == 5
 
 
-async def test_run_of_another_version_does_not_hide_the_right_run(
-    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    genuine = Run.from_bytes
-
-    def from_bytes(data: bytes) -> Run:
-        if data == b"of another version":
-            raise VersionMismatch("made for version 99")
-        return genuine(data)
-
-    monkeypatch.setattr(Run, "from_bytes", from_bytes)
-    other = {ANN.peer: b"of another version"}
+async def test_run_of_another_version_does_not_hide_the_right_run(tmp_path: Path, run: Run) -> None:
+    value: Any = unpack(run.manifest.to_payload(), bytes_max=MANIFEST_BYTES_MAX)
+    organiser = load_or_create(Home(tmp_path / "other").identity)
+    newer = Signed.by(organiser, KIND, pack(value | {"version": 99})).to_bytes()
+    other = {ANN.peer: newer}
     network, config = Addresses({**other, BOB.peer: run.to_bytes()}), NodeConfig(tmp_path / "home")
     assert await fetch_run(network, config, [ANN.peer, BOB.peer]) == run  # type: ignore[arg-type]
-    error = await failure(tmp_path, {**other, BOB.peer: b"of another version"})
+    error = await failure(tmp_path, {**other, BOB.peer: newer})
     assert isinstance(error, VersionMismatch)
     assert isinstance(await failure(tmp_path, other), NetworkUnreachable)
 

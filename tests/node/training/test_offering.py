@@ -4,7 +4,9 @@ ledger has received it, and work on a wrong θ is never reported."""
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +15,6 @@ import numpy as np
 import pytest
 import trio
 import trio.testing
-from numpy.typing import NDArray
 
 from p2ptrain.errors import TrainerError
 from p2ptrain.ipc import frames
@@ -21,9 +22,6 @@ from p2ptrain.ledger.messages.peer_reports import Ready
 from p2ptrain.node.outer_state import state_mismatch
 from p2ptrain.node.outer_state.state_mismatch import StateMismatch
 from p2ptrain.node.state.context import Context
-from p2ptrain.node.training import ready_work
-from p2ptrain.node.training import trainer_link as module
-from p2ptrain.ring import contribution_peak
 from p2ptrain.store import digest_of
 from p2ptrain.sync.trainer_orders import LocalWork
 from p2ptrain.testing.fake_trainer import FakeTrainer, TrainerRemote
@@ -33,26 +31,46 @@ from tests.node.training.test_training import orders, training
 FOUND = StateMismatch(0, digest_of(b"own"), digest_of(b"certified"))
 
 
+class WatchedVector(np.ndarray[Any, np.dtype[np.float32]]):
+    """A vector that calls `before_read` before a part of it is read."""
+
+    before_read: Callable[[], None]
+
+    def __getitem__(self, key: Any) -> Any:
+        self.before_read()
+        return self.view(np.ndarray)[key]
+
+
+def watch_local(context: Context, before_read: Callable[[], None]) -> None:
+    """Call `before_read` each time that the node reads trained weights. The trainer that runs now
+    writes into the same memory as before."""
+    assert context.trainer.arena is not None
+    watched = context.trainer.arena.local.view(WatchedVector)
+    watched.before_read = before_read
+    context.trainer.arena.local = watched
+
+
 async def test_work_is_reported_even_if_its_trainer_ends_before_the_report(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     """The host of a rank disconnects while the node checks that rank's work. The report must not be
     lost: no trainer repeats this work, so if this node is the only voter, the run would stop."""
     measures, goes_on, noticed = threading.Event(), threading.Event(), threading.Event()
-    own_peak = contribution_peak
 
-    def slow_peak(theta: NDArray[np.float32], local: NDArray[np.float32]) -> float:
+    def be_slow() -> None:
         measures.set()
         assert goes_on.wait(30.0)
-        return own_peak(theta, local)
 
     class Losing(FakeTrainer):
+        def __init__(self, context: Context, remote: TrainerRemote) -> None:
+            super().__init__(context, remote)
+            watch_local(context, be_slow)
+
         def check(self) -> None:
             if measures.is_set() and not noticed.is_set():
                 noticed.set()
                 raise TrainerError("a rank has gone", code="TRAINER-RANKS")
 
-    monkeypatch.setattr(ready_work, "contribution_peak", slow_peak)
     remote = TrainerRemote()
     quick = replace(QUICK, trainer_look_s=0.01)
     timing: Any = SimpleNamespace(
@@ -74,45 +92,41 @@ async def test_work_is_reported_even_if_its_trainer_ends_before_the_report(
 
 
 @pytest.mark.parametrize("found", ["before it is ready", "while it is checked against the bound"])
-async def test_work_trained_on_a_wrong_theta_is_not_offered(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, found: str
-) -> None:
+async def test_work_trained_on_a_wrong_theta_is_not_offered(tmp_path: Path, found: str) -> None:
     """The node finds that its θ is wrong before or while it checks the trainer's work, and the
     trainer is still running. If the work were offered, it would be averaged once θ is right again.
     """
-    heard, own_peak, note = (
-        threading.Event(),
-        contribution_peak,
-        module.TrainerSession._note_ready,
-    )
-    at_once = found == "before it is ready"
+    was_found, ends = threading.Event(), threading.Event()
 
-    async def note_and_tell(
-        conversation: module.TrainerSession, ready: frames.FragmentReady
-    ) -> None:
-        first = not heard.is_set()
-        if first and at_once:
-            state_mismatch.quarantine_state(conversation._context, FOUND)
-        await note(conversation, ready)
-        if first:
-            works.append(conversation._context.trainer.work)
-            heard.set()
+    def find(context: Context) -> None:
+        if not was_found.is_set():
+            was_found.set()
+            trio.from_thread.run_sync(state_mismatch.quarantine_state, context, FOUND)
 
-    def find_and_measure(theta: NDArray[np.float32], local: NDArray[np.float32]) -> float:
-        if not heard.is_set() and not at_once:
-            trio.from_thread.run_sync(state_mismatch.quarantine_state, context[0], FOUND)
-        return own_peak(theta, local)
+    class Suspected(FakeTrainer):
+        def __init__(self, context: Context, remote: TrainerRemote) -> None:
+            super().__init__(context, remote)
+            self.node = context
+            if found == "while it is checked against the bound":
+                watch_local(context, partial(find, context))
 
-    works, context = list[LocalWork | None](), list[Context]()
-    monkeypatch.setattr(module.TrainerSession, "_note_ready", note_and_tell)
-    monkeypatch.setattr(ready_work, "contribution_peak", find_and_measure)
-    monkeypatch.setattr(FakeTrainer, "check", lambda trainer: heard.wait(30.0))
-    remote = TrainerRemote(held=True)
-    async with training(tmp_path, remote) as r:
-        context.append(r.context)
-        remote.held = False
+        def feed(self, data: bytes) -> list[frames.Frame]:
+            arrived = super().feed(data)
+            ready = any(isinstance(frame, frames.FragmentReady) for frame in arrived)
+            if ready and found == "before it is ready":
+                find(self.node)
+            return arrived
+
+        def check(self) -> None:
+            assert ends.wait(30.0)
+
+    remote = TrainerRemote()
+    async with training(tmp_path, remote, Suspected) as r:
+        await settled(was_found.is_set)
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        assert r.context.trainer.work is None
+        ends.set()
         await settled(lambda: len(r.said("trainer-started")) == 2)
-        assert works == [None]
         assert r.heard() == []
         r.context.outer.step = 0
         r.context.changes.notify_all()

@@ -17,9 +17,9 @@ from pathlib import Path
 from p2ptrain.archive.home import Home
 from p2ptrain.identity import Identity, load_or_create
 from p2ptrain.ids import PeerId
-from p2ptrain.run import Run, load_allowlist, save_allowlist, save_run
+from p2ptrain.run import Run
 from p2ptrain.testing.node_process import DemoNode
-from p2ptrain.testing.published import publish, share_content
+from p2ptrain.testing.published import copy_run, publish
 from tests.chaos.harness.crew import default_policy
 from tests.chaos.harness.modes import STAND_IN
 
@@ -159,10 +159,5 @@ def prepared(
         rules=default_policy(),
         inner_steps=INNER_STEPS,
     )
-    listed = load_allowlist(first.allowlist, run)
-    assert listed is not None
-    for home in (*(Home(node.home) for node in nodes[1:]), liar):
-        save_run(home.manifest, run)
-        save_allowlist(home.allowlist, listed)
-        share_content(home)
+    copy_run(first, run, (*(Home(node.home) for node in nodes[1:]), liar))
     return Field(folder, tuple(nodes), liar.root, run, inner_step_s, trainers)

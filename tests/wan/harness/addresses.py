@@ -14,7 +14,6 @@ import argparse
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import tempfile
@@ -26,10 +25,9 @@ from typing import Protocol
 
 from p2ptrain.archive.home import Home
 from p2ptrain.identity import load_or_create
-from p2ptrain.run import load_allowlist, save_allowlist, save_run
 from p2ptrain.testing.network_namespaces import opened
 from p2ptrain.testing.node_process import DemoNode, Event
-from p2ptrain.testing.published import policy, publish, share_content
+from p2ptrain.testing.published import copy_run, policy, publish
 from tests.wan.harness.routed_sites import RoutedSites, address, routed_sites
 
 DATA_PORT = 4202
@@ -53,16 +51,8 @@ class Node(DemoNode):
     ) -> None:
         words = [sys.executable, "-m", "tests.wan.harness.voter", "--home", str(self.home)]
         words += [*options, "--bootstrap", *bootstrap]
-        with (self.home / "output.txt").open("ab") as output:
-            self.process = subprocess.Popen(
-                network.inside(number, words),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                # The locks of ports are files, and the nodes have the same port.
-                env=os.environ | {"NO_COLOR": "1", "XDG_RUNTIME_DIR": str(self.home)},
-                start_new_session=True,
-            )
+        # The locks of ports are files, and the nodes have the same port.
+        self.run(network.inside(number, words), XDG_RUNTIME_DIR=str(self.home))
 
     def addresses(self, kind: str) -> list[str]:
         """Return the node's own addresses of a kind, such as ip6, as it has printed them."""
@@ -85,12 +75,7 @@ def prepared(folder: Path, nodes: int) -> list[Node]:
     peers = [load_or_create(home.identity).peer for home in homes]
     rules = policy(participants_min=2)
     run = publish(homes[0], founders=peers, steps=100_000, rules=rules, inner_steps=2)
-    listed = load_allowlist(homes[0].allowlist, run)
-    assert listed is not None
-    for home in homes[1:]:
-        save_run(home.manifest, run)
-        save_allowlist(home.allowlist, listed)
-        share_content(home)
+    copy_run(homes[0], run, homes[1:])
     return [Node(home.root.name, home.root) for home in homes]
 
 
@@ -119,9 +104,7 @@ def training(network: RoutedSites, nodes: int, kind: str) -> Iterator[list[Node]
             yield made
         finally:
             for node in made:
-                if node.process is not None:
-                    os.killpg(node.process.pid, signal.SIGKILL)
-                    node.process.wait()
+                node.kill()
 
 
 def measure_version(version: int) -> dict[str, object]:
@@ -217,9 +200,7 @@ def measure_mdns() -> dict[str, object]:
             return {"measured": "a new node with --mdns only", "run_found_s": round(found_s, 1)}
         finally:
             for node in (first, second):
-                if node.process is not None:
-                    os.killpg(node.process.pid, signal.SIGKILL)
-                    node.process.wait()
+                node.kill()
 
 
 MEASURES: dict[str, Callable[[], dict[str, object]]] = {

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
@@ -60,6 +62,29 @@ def words(options: Sequence[str], command: Sequence[str], *, public: bool = Fals
     made = compiled("wan-public", f"-DNET={PUBLIC_NET}") if public else compiled("wan")
     apart = ["unshare", "--mount", "--propagation", "private", "sh", "-c", APART, "sh"]
     return [*apart, str(made), *options, "--", *command]
+
+
+def result(
+    options: Sequence[str],
+    module: str,
+    arguments: Sequence[str],
+    limit_s: float,
+    *,
+    public: bool = False,
+) -> dict[str, object]:
+    """Run `python -m tests.wan.harness.MODULE --inside` in the emulator, which has `options`.
+    Return its last line of output, which is JSON.
+    Raises CalledProcessError, TimeoutExpired: it fails, or takes longer than `limit_s`."""
+    inner = [sys.executable, "-m", f"tests.wan.harness.{module}", "--inside", *arguments]
+    done = subprocess.run(
+        words(options, inner, public=public),
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        check=True,
+        timeout=limit_s,
+    )
+    found: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
+    return found
 
 
 def inside(node: int, command: Sequence[str]) -> list[str]:

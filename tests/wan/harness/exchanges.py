@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -21,7 +20,7 @@ from statistics import fmean, median
 
 from p2ptrain.testing.node_process import Event
 from tests.wan.harness import emulator
-from tests.wan.harness.votes import Voter, commits_of, end_all, prepared, wait_for_commits
+from tests.wan.harness.votes import Voter, commits_of, prepared, wait_for_commits
 
 NETWORKS: dict[str, tuple[str, ...]] = {
     "nats": ("", "cone/rand", "fw", "cone/rst"),
@@ -89,7 +88,8 @@ def run_nodes(folder: Path, network: str, commits: int) -> dict[str, object]:
         wait_for_commits(nodes[0], first + commits, commits * COMMIT_S)
         return _summary(nodes, since_s)
     finally:
-        end_all(nodes)
+        for node in nodes:
+            node.kill()
 
 
 def _summary(nodes: list[Voter], since_s: float) -> dict[str, object]:
@@ -160,19 +160,14 @@ def _median_and_max(seconds: list[float]) -> list[float]:
 
 def measured(network: str, commits: int) -> dict[str, object]:
     """Run this program inside the emulator. Raises CalledProcessError if it fails."""
-    inner = [sys.executable, "-m", "tests.wan.harness.exchanges", "--inside"]
-    inner += ["--network", network, "--commits", str(commits)]
     # A node behind a firewall keeps its address. With private addresses, the open node would be in
     # the same local network, and nobody at another site could tell whether it is reached.
     sites = NETWORKS[network]
     nats = [word for at, kind in enumerate(sites) if kind for word in ("-N", f"{kind}:{at}")]
     options = ["-n", str(len(sites)), *LINKS, *(SIX if len(sites) == 6 else ()), *nats]
-    words = emulator.words(options, inner, public=True)
     limit_s = 2 * START_S + commits * COMMIT_S + 60
-    done = subprocess.run(
-        words, cwd=emulator.ROOT, stdout=subprocess.PIPE, check=True, timeout=limit_s
-    )
-    found: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
+    arguments = ["--network", network, "--commits", str(commits)]
+    found = emulator.result(options, "exchanges", arguments, limit_s, public=True)
     return {"network": network, "load": os.getloadavg()} | found
 
 

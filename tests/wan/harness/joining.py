@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -141,15 +140,10 @@ def summary(newcomer: ReachNode, first: str) -> dict[str, object]:
 
 def measured(megabytes: int, *, member: bool) -> dict[str, object]:
     """Run this program inside the emulator. Raises CalledProcessError if it fails."""
-    inner = [sys.executable, "-m", "tests.wan.harness.joining", "--inside"]
-    inner += ["--megabytes", str(megabytes), *["--member"] * member]
     nats = [word for at in range(1, NEWCOMER + 1) for word in ("-N", f"cone:{at}")]
-    words = emulator.words((*NETWORK, *nats), inner, public=True)
     limit_s = (NEWCOMER + 4) * START_S + LINE_TIMES * megabytes * 8 / MBIT
-    done = subprocess.run(
-        words, cwd=emulator.ROOT, stdout=subprocess.PIPE, check=True, timeout=limit_s
-    )
-    found: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
+    arguments = ["--megabytes", str(megabytes), *["--member"] * member]
+    found = emulator.result((*NETWORK, *nats), "joining", arguments, limit_s, public=True)
     return {"member": member, "megabytes": megabytes, "line_mbit": MBIT} | found
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -100,11 +99,4 @@ def watched(node: ReachNode, since_s: float, right: Reach, words: str, limit_s: 
 
 def end(node: ReachNode) -> None:
     """Let the node leave in an orderly way, and wait."""
-    if node.process is None:
-        return
-    node.stop()
-    try:
-        node.process.wait(STOP_S)
-    except subprocess.TimeoutExpired:
-        os.killpg(node.process.pid, signal.SIGKILL)
-        node.process.wait()
+    node.finish(STOP_S)

@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -25,9 +23,8 @@ from statistics import median
 
 from p2ptrain.archive.home import Home
 from p2ptrain.identity import load_or_create
-from p2ptrain.run import load_allowlist, save_allowlist, save_run
 from p2ptrain.testing.node_process import DemoNode, Event
-from p2ptrain.testing.published import policy, publish, share_content
+from p2ptrain.testing.published import copy_run, policy, publish
 from tests.wan.harness import emulator
 
 VOTERS = 4
@@ -56,16 +53,8 @@ class Voter(DemoNode):
         words += ["--host", host_of(number)]
         words += [] if relay_edges is None else ["--relay-edges", str(relay_edges)]
         words += ["--seed"] * seed + ["--bootstrap", *bootstrap]
-        with (self.home / "output.txt").open("ab") as output:
-            self.process = subprocess.Popen(
-                emulator.inside(number, words),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                # The locks of ports are files, and the nodes have the same port.
-                env=os.environ | {"NO_COLOR": "1", "XDG_RUNTIME_DIR": str(self.home)},
-                start_new_session=True,
-            )
+        # The locks of ports are files, and the nodes have the same port.
+        self.run(emulator.inside(number, words), XDG_RUNTIME_DIR=str(self.home))
 
 
 def host_of(node: int) -> str:
@@ -89,12 +78,7 @@ def prepared(
         rules=policy(participants_min=participants_min),
         inner_steps=2,
     )
-    listed = load_allowlist(homes[0].allowlist, run)
-    assert listed is not None
-    for home in homes[1:]:
-        save_run(home.manifest, run)
-        save_allowlist(home.allowlist, listed)
-        share_content(home)
+    copy_run(homes[0], run, homes[1:])
     voters = [Voter(home.root.name, home.root) for home in homes]
     return voters, f"/ip4/{host_of(0)}/tcp/{PORT}/p2p/{peers[0]}"
 
@@ -130,14 +114,8 @@ def run_voters(folder: Path, commits: int) -> dict[str, object]:
         wait_for_commits(voters[0], FIRST_COMMITS + commits, commits * COMMIT_S)
         return _summary(voters, since_s)
     finally:
-        end_all(voters)
-
-
-def end_all(voters: list[Voter]) -> None:
-    for voter in voters:
-        if voter.process is not None:
-            os.killpg(voter.process.pid, signal.SIGKILL)
-            voter.process.wait()
+        for voter in voters:
+            voter.kill()
 
 
 def _summary(voters: list[Voter], since_s: float) -> dict[str, object]:
@@ -163,13 +141,8 @@ def _summary(voters: list[Voter], since_s: float) -> dict[str, object]:
 
 def measured(network: str, commits: int) -> dict[str, object]:
     """Run this program inside the emulator. Raises CalledProcessError if it fails."""
-    inner = [sys.executable, "-m", "tests.wan.harness.votes", "--inside", "--commits", str(commits)]
-    words = emulator.words((*LINKS, *NETWORKS[network]), inner)
-    limit_s = START_S + commits * COMMIT_S + 60
-    done = subprocess.run(
-        words, cwd=emulator.ROOT, stdout=subprocess.PIPE, check=True, timeout=limit_s
-    )
-    found: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
+    options, limit_s = (*LINKS, *NETWORKS[network]), START_S + commits * COMMIT_S + 60
+    found = emulator.result(options, "votes", ["--commits", str(commits)], limit_s)
     return {"network": network} | found
 
 

@@ -1,1 +1,1 @@
-"""The commands that show how a run goes and what this node has contributed."""
+"""The commands that show how a run goes, and what this node has contributed."""

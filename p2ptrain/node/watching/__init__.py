@@ -1,0 +1,1 @@
+"""Let strangers watch the run, and watch one."""
