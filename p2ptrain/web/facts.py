@@ -7,7 +7,6 @@ signatures of the ledger are not verified again here: `p2ptrain verify` does tha
 from __future__ import annotations
 
 import time
-from dataclasses import asdict
 from pathlib import Path
 
 import trio
