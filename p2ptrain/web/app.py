@@ -97,6 +97,7 @@ class _Answers:
         return _json(request, to_json({"schema": 1, "events": [charts.event(row) for row in rows]}))
 
     async def samples(self, request: Request) -> Response:
+        await self._look()
         found = charts.samples(self._hub.history, self._hub.facts.prompts)
         return _json(request, to_json(found))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping, Sequence
 
@@ -167,27 +166,14 @@ def event(row: Row) -> Row:
     return {**found, "name": name_of(str(row["peer"] or ""))}
 
 
-def samples(history: History, prompts: Sequence[str] = ()) -> Row:
-    """Return the body of `/api/v1/samples`. Samples are texts that a model wrote: anything.
-    `prompts` are those of the manifest; by default, those that the series names."""
+def samples(history: History, prompts: Sequence[str]) -> Row:
+    """Return the body of `/api/v1/samples`. A sample can be any text: a model wrote it."""
     rows = [
         {**row, "peer": capped.text(str(row["peer"]), 80), "text": _sample_text(row)}
         for row in history.samples()
     ]
-    return {
-        "schema": 1,
-        "prompts": list(prompts) or _prompts(history),
-        "samples": rows[-SAMPLES_MAX:],
-    }
+    return {"schema": 1, "prompts": list(prompts), "samples": rows[-SAMPLES_MAX:]}
 
 
 def _sample_text(row: Row) -> str:
     return capped.lines(str(row["text"] or ""), SAMPLE_CHARACTERS_MAX)
-
-
-def _prompts(history: History) -> object:
-    try:
-        found = json.loads(history.meta("prompts") or "[]")
-    except ValueError:
-        return []
-    return capped.plain(found) if isinstance(found, list) else []

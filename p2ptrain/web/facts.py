@@ -7,7 +7,6 @@ signatures of the ledger are not verified again here: `p2ptrain verify` does tha
 from __future__ import annotations
 
 import time
-from dataclasses import asdict
 from pathlib import Path
 
 import trio
@@ -19,6 +18,7 @@ from p2ptrain.errors import P2PTrainError
 from p2ptrain.ledger.chain.values import Commit, SnapshotRef
 from p2ptrain.names import label, peer_name
 from p2ptrain.run import Run, load_run
+from p2ptrain.run.outside_facts import DESCRIPTION_CHARACTERS_MAX
 from p2ptrain.web import capped
 from p2ptrain.web.history import History, Row
 from p2ptrain.web.node_client import ask
@@ -62,23 +62,36 @@ class Facts:
     def invite(self) -> str | None:
         return self._invite
 
+    @property
+    def prompts(self) -> list[str]:
+        """The prompts of the run's samples."""
+        known = () if self._run is None else self._run.manifest.samples.prompts
+        return [capped.text(each) for each in known]
+
     def run(self) -> Row | None:
         return None if self._run is None else run_facts(self._run)
 
-    @property
-    def prompts(self) -> tuple[str, ...]:
-        """The prompts of the run's samples."""
-        return () if self._run is None else self._run.manifest.samples.prompts
-
-    def snapshots(self) -> list[Row]:
+    def snapshots(self, status: Row | None) -> list[Row]:
         """Return the newest certified snapshots, newest first, with what the history says about
-        their outer steps."""
+        their outer steps, and the status about their copies."""
+        copies = _copies(status or {})
         found: list[Row] = []
         for snapshot in self._snapshots:
             tokens, loss = self._history.loss_before(int(str(snapshot["step"])))
-            facts = {"tokens": tokens, "loss": capped.plain(loss), "copies": None}
+            facts = {
+                "tokens": tokens,
+                "loss": capped.plain(loss),
+                "copies": copies.get(snapshot["digest"]),
+            }
             found.append({**snapshot, **facts})
         return found
+
+
+def _copies(status: Row) -> dict[object, object]:
+    """Return how many members have each snapshot, by its digest, as far as the node knows."""
+    known = status.get("snapshots")
+    rows = known if isinstance(known, list) else []
+    return {each.get("digest"): each.get("copies") for each in rows if isinstance(each, dict)}
 
 
 def _loaded(manifest: Path) -> Run | None:
@@ -90,7 +103,7 @@ def _loaded(manifest: Path) -> Run | None:
 
 def run_facts(run: Run) -> Row:
     manifest, model = run.manifest, run.manifest.model
-    about = {name: capped.text(text) for name, text in asdict(manifest.about).items()}
+    about = manifest.about
     words = (
         f"{model.layers} layers of width {model.width}, {model.heads} heads, "
         f"vocabulary {model.vocab}, context {model.sequence}"
@@ -101,7 +114,9 @@ def run_facts(run: Run) -> Row:
         "organiser": label(manifest.organiser),
         "model": words,
         "steps": manifest.outer.steps,
-        **about,
+        "description": capped.text(about.description, DESCRIPTION_CHARACTERS_MAX),
+        "licence": capped.text(about.licence),
+        "contact": capped.text(about.contact),
     }
 
 

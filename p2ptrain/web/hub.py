@@ -73,7 +73,7 @@ class _Sent:
 
 class Hub:
     def __init__(self, home: Home, clock: Clock = time.monotonic) -> None:
-        self.history = History(home.root / "series.db")
+        self.history = History(home.series)
         self.facts = Facts(home, self.history)
         self.clients = Clients()
         self.serial = int(10 * time.time())

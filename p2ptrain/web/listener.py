@@ -37,11 +37,12 @@ IDLE_S = 15.0
 
 HEADERS_BYTES_MAX = 16 * 1024
 BACKLOG = 64
-PORTS_TRIED = 20
+PORTS_TRIED = 100
+"""Number of ports that are tried: on one machine, there may be many nodes."""
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Return a socket that listens at the first free port from `port` on, of 20 ports. Port 0
+    """Return a socket that listens at the first free port from `port` on, of 100 ports. Port 0
     stands for any free port. Raises OSError: none of them is free."""
     for tried in range(port, min(port + PORTS_TRIED, 65536)):
         sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)

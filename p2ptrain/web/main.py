@@ -15,7 +15,6 @@ import resource
 import secrets
 import socket
 import sys
-from contextlib import suppress
 from pathlib import Path
 
 import trio
@@ -31,7 +30,8 @@ from p2ptrain.web.page_file import load_page
 
 HOST = "127.0.0.1"
 PORT = 4280
-TOKEN_BYTES = 16
+TOKEN_BYTES, TOKEN_BYTES_MAX = 16, 200
+LOCK_LOOK_S = 1.0
 MEMORY_BYTES_MAX = 512 * 2**20
 """Memory at which the process fails, instead of taking it from the trainer. It needs 60 MB."""
 
@@ -42,23 +42,22 @@ def main(arguments: list[str] | None = None) -> int:
     home = Home(given.home.absolute(), to_make=False)
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX))
     try:
-        token = load_token(home.page_token)
-        with bind(HOST, given.port) as sock:
-            port = int(sock.getsockname()[1])
-            lock = _announce(home.page, port)
-            sys.stdout.write(f"port {port}\n")
-            sys.stdout.flush()
-            hub = Hub(home)
-            app = make_app(hub, home, load_page(), token)
-            try:
-                trio.run(_serve, app, sock, hub, given.attached, strict_exception_groups=True)
-            finally:
-                os.close(lock)
+        return _run(home, given)
     except (OSError, P2PTrainError) as exc:
         sys.stderr.write(f"the page cannot be served: {exc}\n")
         return exc.exit_code if isinstance(exc, P2PTrainError) else 1
-    except KeyboardInterrupt:
-        return 0
+
+
+def _run(home: Home, given: argparse.Namespace) -> int:
+    """Serve until told to end. Raises OSError, P2PTrainError: the page cannot be served."""
+    token = load_token(home.page_token)
+    with bind(HOST, given.port) as sock:
+        hub = Hub(home)
+        app = make_app(hub, home, load_page(), token)
+        try:
+            trio.run(_serve, app, sock, hub, home, given.attached, strict_exception_groups=True)
+        except* KeyboardInterrupt:
+            pass
     return 0
 
 
@@ -78,31 +77,47 @@ def load_token(path: Path) -> str:
     Raises:
         ConfigError: other users can read the file. OSError: it cannot be read or written.
     """
-    with suppress(FileNotFoundError):
-        found = read_private_file(path, 200, what="the page's token", code="PAGE-TOKEN")
-        if found:
-            return found.decode("ascii", "replace").strip()
-    write_new(path, secrets.token_hex(TOKEN_BYTES).encode())
-    return load_token(path)
+    what = "the page's token"
+    if not path.exists() or not path.stat().st_size:  # A full disk can leave an empty file.
+        path.unlink(missing_ok=True)
+        write_new(path, secrets.token_hex(TOKEN_BYTES).encode())
+    found = read_private_file(path, TOKEN_BYTES_MAX, what=what, code="PAGE-TOKEN")
+    return found.decode("ascii", "replace").strip()
 
 
-def _announce(path: Path, port: int) -> int:
-    """Write where the page is, and return the descriptor that keeps the file locked. If another
-    process serves the page of this home, leave the file to it."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    with suppress(BlockingIOError):
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, json.dumps({"port": port, "pid": os.getpid()}).encode(), 0)
-    return descriptor
-
-
-async def _serve(app: ASGIApp, sock: socket.socket, hub: Hub, attached: bool) -> None:
+async def _serve(app: ASGIApp, sock: socket.socket, hub: Hub, home: Home, attached: bool) -> None:
+    port = int(sock.getsockname()[1])
     async with trio.open_nursery() as nursery:
         if attached:
             nursery.start_soon(_end_with_parent, nursery.cancel_scope)
         nursery.start_soon(hub.watch)
-        await serve(app, sock)
+        nursery.start_soon(_announce, home.page, port)
+        nursery.start_soon(serve, app, sock)
+        sys.stdout.write(f"port {port}\n")
+        sys.stdout.flush()
+
+
+async def _announce(path: Path, port: int) -> None:
+    """Write where the page is, and keep the file locked. Wait while another process holds it: one
+    that serves this home's page too, or that is about to end with its node."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(path, flags, 0o600)
+    try:
+        while not _lock(descriptor):
+            await trio.sleep(LOCK_LOOK_S)
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, json.dumps({"port": port, "pid": os.getpid()}).encode(), 0)
+        await trio.sleep_forever()
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 async def _end_with_parent(scope: trio.CancelScope) -> None:

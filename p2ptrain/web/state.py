@@ -52,7 +52,7 @@ def state(
         "sentence": sentence(status, heard_s_ago),
         "can_act": fresh and not serves,
         "you": None if status is None or serves else _you(status, history, now),
-        "snapshots": facts.snapshots(),
+        "snapshots": facts.snapshots(status),
         "invite": facts.invite,
         "run": facts.run(),
     }

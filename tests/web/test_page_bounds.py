@@ -11,10 +11,13 @@ from typing import Any
 import pytest
 import trio
 
+from p2ptrain.errors import ConfigError
 from p2ptrain.observe.series.rows import SampleRow
 from p2ptrain.web import capped
 from p2ptrain.web.actions import details_in
 from p2ptrain.web.guard import is_loopback
+from p2ptrain.web.listener import PORTS_TRIED, bind
+from p2ptrain.web.main import load_token
 from p2ptrain.web.page_file import page_of
 from tests.web.serving import PEERS, served, status
 
@@ -117,3 +120,22 @@ def test_policy_names_the_digest_of_each_script_and_style() -> None:
 )
 def test_details_of_an_action_are_a_few_scalars(body: bytes, details: object) -> None:
     assert details_in(body) == details
+
+
+def test_token_is_made_once_and_is_private(tmp_path: Path) -> None:
+    path = tmp_path / "page.token"
+    path.touch()
+    token = load_token(path)
+    assert (len(token), load_token(path)) == (32, token)
+    assert path.stat().st_mode & 0o777 == 0o600
+    path.chmod(0o644)
+    with pytest.raises(ConfigError) as caught:
+        load_token(path)
+    assert caught.value.code == "PAGE-TOKEN"
+
+
+def test_next_free_port_is_used() -> None:
+    with bind("127.0.0.1", 0) as first:
+        port = first.getsockname()[1]
+        with bind("127.0.0.1", port) as second:
+            assert port < second.getsockname()[1] < port + PORTS_TRIED

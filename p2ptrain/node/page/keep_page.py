@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -105,8 +106,10 @@ class _Keeper:
             process = await start(list(words))
         except OSError as exc:
             return f"it cannot be started: {exc.strerror or exc}"
+        said = ""
         try:
-            said = await self._follow(process)
+            with suppress(trio.BrokenResourceError):
+                said = await self._follow(process)
         finally:
             with trio.CancelScope(shield=True):
                 await _end(process)

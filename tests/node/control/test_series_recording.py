@@ -13,8 +13,15 @@ from p2ptrain.ledger.chain.values import Branch, Commit, Participant, Skip
 from p2ptrain.node.control.series.closed_steps import ClosedStep, ClosedSteps
 from p2ptrain.node.control.series.learning import certified, gaps_in
 from p2ptrain.node.control.series.recording import SeriesBook
-from p2ptrain.observe.series import PeerStepRow, SeriesReader, SeriesRecorder, StepRow
+from p2ptrain.observe.series import (
+    PeerStepRow,
+    SampleRow,
+    SeriesReader,
+    SeriesRecorder,
+    StepRow,
+)
 from p2ptrain.observe.series.writer import SeriesWriter
+from p2ptrain.peers.outside.sample_text import SampleText
 from p2ptrain.peers.series.history_pages import HistoryPage
 from p2ptrain.peers.series.step_report import StepReport
 from p2ptrain.testing.ledgers import small_rules
@@ -197,3 +204,17 @@ async def test_tokens_before_the_ledger_begins_stay_hearsay(
     )
     ((step, peers),) = certified(context, page)
     assert (step.tokens, [row.peer for row in peers]) == (9000, [context.me])
+
+
+async def test_samples_are_recorded_once(tmp_path: Path, new_rig: NewRig) -> None:
+    r = await new_rig(tmp_path, **ALONE)
+    context = r.context
+    sample = SampleText(context.run, 20, 1, " there was a fox")
+    with SeriesRecorder(context.home.series, context.run) as recorder:
+        book = SeriesBook(context, recorder, lambda: NINE, 0)
+        context.trainer.samples.note(ANN.peer, sample, b"")
+        book.look()
+        book.look()
+        recorder.flush()
+        with SeriesReader(context.home.series) as reader:
+            assert reader.samples() == [SampleRow(20, 1, ANN.peer, " there was a fox")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -13,7 +14,7 @@ import psutil
 import pytest
 import trio
 
-from p2ptrain.archive.home import Home
+from p2ptrain.archive.home import Home, is_in_use
 from p2ptrain.node.page import keep_page as page
 from p2ptrain.node.page.keep_page import Backoff, keep_page
 from p2ptrain.observe.journal import Journal, newest_records
@@ -172,7 +173,10 @@ async def test_real_process_serves_and_ends_with_its_input(tmp_path: Path) -> No
                 await stream.send_all(b"GET /run.txt HTTP/1.0\r\nHost: localhost\r\n\r\n")
                 answer = b"".join([piece async for piece in stream])
             assert process.nice() >= 10
+            assert json.loads(home.page.read_text())["port"] == port
+            assert is_in_use(home.page)
             nursery.cancel_scope.cancel()
     assert b"The node has not answered yet.\n" in answer
     assert not process.is_running()
+    assert not is_in_use(home.page)
     assert home.page_token.stat().st_mode & 0o777 == 0o600

@@ -27,6 +27,7 @@ class Happenings:
     """Compares the node's state with that at the last call, and reads the journal's records."""
 
     def __init__(self, context: Context) -> None:
+        self._me = context.me
         self._changes = MemberChanges(context)
         self._noted: deque[Happening] = deque(maxlen=NOTED_MAX)
         self._warned = frozenset[Caution]()
@@ -39,6 +40,12 @@ class Happenings:
         match record.get("event"), record.get("kind"):
             case "waiting", _:
                 self._noted.append(("stall", "", f"This node is {record.get('why')}."))
+            case "paused", _:
+                self._noted.append(
+                    ("pause", self._me, f"This node paused: {record.get('reason')}.")
+                )
+            case "resumed", _:
+                self._noted.append(("resume", self._me, "This node goes on."))
             case "branch", _:
                 what = f"This node is on a branch: {record.get('what')}."
                 self._noted.append(("branch", "", what))
@@ -46,6 +53,13 @@ class Happenings:
                 at = record.get("parted_at")
                 what = f"Another chain outranks this node's, which drops its entries after {at}."
                 self._noted.append(("heal", "", what))
+            case "paused", _:
+                self._noted.append(("pause", "", f"This node is paused: {record.get('reason')}."))
+            case "resumed", _:
+                self._noted.append(("resume", "", "This node trains again."))
+            case "run-stopped", _:
+                what = f"The organiser has ended the run: {record.get('reason')}."
+                self._noted.append(("end", "", what))
             case "decided", "heal":
                 self._noted.append(("heal", "", "The voters of a branch returned to the run."))
 

@@ -114,6 +114,8 @@ async def _page(
                 deadline_s=HISTORY_PACE.deadline_s,
                 bytes_max=PAGE_BYTES_MAX,
             )
+            if not answer:
+                return None
             page = await trio.to_thread.run_sync(decode_page, answer, context.run, peer)
         except (PeerError, TryLater):
             return None  # An older version, or a busy member. Another one is asked.

@@ -35,6 +35,7 @@ from p2ptrain.observe.series.step_activity import StepActivity, StepFacts
 from p2ptrain.peers.series.step_report import StepReport
 
 LOOK_S = 5.0
+PAUSE_S, PAUSE_EACH_S = 0.1, 0.001
 WARNING = "series"
 
 RECENT_MAX = 64
@@ -64,10 +65,17 @@ async def record_series(context: Context, *, wall: Callable[[], float] = time) -
                 while True:
                     book.look()
                     await context.changes.wait(at_most_s=LOOK_S)
+                    await trio.sleep(_pause_s(context))
     finally:
         context.state.own_report = None
         with trio.CancelScope(shield=True):
             await trio.to_thread.run_sync(recorder.close)
+
+
+def _pause_s(context: Context) -> float:
+    """Return the seconds between two looks. Each look goes through all members, so in a run of a
+    thousand members there is one look per second."""
+    return max(PAUSE_S, PAUSE_EACH_S * len(context.ledger.snapshot.members))
 
 
 def _newest_step(context: Context) -> int:
@@ -95,9 +103,8 @@ class SeriesBook:
         self._happenings = Happenings(context)
         self._recent: dict[int, dict[PeerId, tuple[int, StepReport | None]]] = {}
         self._held_out: tuple[int, float | None] = (0, None)
-        self._sampled: frozenset[tuple[int, int]] = frozenset()
-        """The outer steps and prompts of the samples that were recorded."""
         self._told = ""
+        self._sampled = frozenset[tuple[int, int]]()
         self._was_current = self._is_current()
         """Whether this node knew at the last look what the others knew."""
         recorder.forget_after(context.ledger.snapshot.step)
@@ -238,13 +245,10 @@ class SeriesBook:
 
     def _record_samples(self) -> None:
         kept = self._context.trainer.samples.kept
-        self._recorder.record(
-            *(
-                SampleRow(step, prompt, each.signer, each.sample.text)
-                for (step, prompt), each in kept.items()
-                if (step, prompt) not in self._sampled
-            )
-        )
+        for (step, prompt), each in kept.items():
+            if (step, prompt) not in self._sampled:
+                text = each.sample.text[:TEXT_CHARACTERS_MAX]
+                self._recorder.record(SampleRow(step, prompt, each.signer, text))
         self._sampled = frozenset(kept)
 
     def _record_event(self, kind: str, peer: str, text: str, step: int) -> None:
