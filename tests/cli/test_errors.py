@@ -180,10 +180,11 @@ from pathlib import Path
 from p2ptrain.cli.main import main
 from p2ptrain.errors import StoreFull
 from p2ptrain.node import main as node
+from p2ptrain.node.control.live_line import open_live_line
 
 def full(*_, **__):
     for _ in range(2000):
-        node._print_line(0, "a line of the log")
+        open_live_line(quiet=False).write_line("a line of the log")
     raise StoreFull("No space left on device")
 
 node.run_node = full

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import os
 import signal
 import subprocess
@@ -39,7 +40,9 @@ def test_processes_of_a_campaign_end_without_a_traceback() -> None:
     words = ("simulate", "--profile", "calm", "--peers", "3", "--seeds", "60", "--steps", "2")
     command = [sys.executable, "-m", "p2ptrain.cli", *words, "--processes", "2"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == 0
+    # A slow machine also prints how many seeds are done.
+    assert re.fullmatch(r"(\d+ of 60 seeds, 0 failed\n)*", done.stderr)
 
 
 def test_failing_seed_is_reported_with_its_replay_command_and_transcript(p2ptrain: Command) -> None:
