@@ -42,6 +42,8 @@ class Home:
         self.inner: Final = root / "inner"  # the trainer's optimizer state, 8 bytes per parameter
         self.ranks_secret: Final = root / "ranks.secret"  # to be copied to the hosts of torchrun
         self.halving: Final = root / "halving.json"  # how many sequences at once fit in memory
+        self.availability: Final = root / "availability.json"  # pauses, a schedule and limits
+        self.usage: Final = root / "usage.json"  # bytes of bulk data that were moved today
         self.starts: Final = root / "starts"  # how many times this identity was started
         self.peers: Final = root / "peers.json"  # addresses of peers met before
         self.journal: Final = root / "journal.jsonl"  # log of events

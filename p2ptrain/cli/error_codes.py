@@ -93,6 +93,13 @@ ISOLATED: Fewer members can be reached than the run needs to agree on anything. 
 # settings, homes and runs
 USAGE: The command does not have this option or argument. Add --help to see its options.
 CONFIG: A setting is wrong. The message names the setting, its value, and what the value should be.
+SCHEDULE: The text is not a schedule. Write windows of local time such as 22:00-07:00, or
+    mon-fri 18:00-08:00, separated by commas.
+PAUSE-UNAVAILABLE: You want the node to pause on battery, or while other programs use the GPU, and
+    this machine does not tell that. The node trains as if it were not so.
+SERVICE: The systemd unit cannot be written or started. The lines above show the reason.
+SERVICE-NONE: This machine has no systemd for its users. Start the node with another init system, or
+    with cron at boot.
 HOME: The folder cannot be used as a home: it is a file, it belongs to another user, or its disk is
     read-only. Choose another with --home.
 HOME-UNSAFE: Another user of this machine could write to the home, or a file in it is a symbolic

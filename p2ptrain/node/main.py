@@ -119,6 +119,8 @@ async def run_lives(
                 async with reception.with_context(context):
                     rejoin = await run_tasks(context, print_line, trainers)
                 begin(None)
+            if rejoin is None:
+                break
             await durably(write_adopted_chain, home, rejoin, disk)
             if context.state.leaving:
                 break

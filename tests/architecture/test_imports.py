@@ -15,7 +15,7 @@ TIERS = """
 ids
 errors
 encoding extras names private_file standard_error
-address_group eviction open_files portmap rate_limit stranger_slots suggested_command
+address_group availability eviction open_files portmap rate_limit stranger_slots suggested_command
 identity
 config dataplane ipc kernels ledger store sync
 data net observe ring run state swarm

@@ -10,11 +10,13 @@ from __future__ import annotations
 import json
 import os
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import trio
 
 from p2ptrain.errors import P2PTrainError
+from p2ptrain.node.control.orders import ORDERS
 from p2ptrain.node.control.status import brief_status, status
 from p2ptrain.node.gossip.allowlist_gossip import admission_changed
 from p2ptrain.node.gossip.allowlist_survey import newest_allowlist
@@ -83,10 +85,12 @@ async def answer(reception: StartupStatus, line: bytes) -> Answer:
     """Obey the command in `line`, and return the reply. It is an error if `line` is malformed or
     the command fails."""
     try:
-        name = json.loads(line)["command"]
-        command = COMMANDS[name]
+        request = json.loads(line)
+        name = request["command"]
+        command = COMMANDS.get(name) or partial(ORDERS[name], request=request)
     except (ValueError, TypeError, KeyError, RecursionError):
-        return {"error": f"unknown command; the commands are {', '.join(COMMANDS)}"}
+        known = ", ".join((*COMMANDS, *ORDERS))
+        return {"error": f"unknown command; the commands are {known}"}
     if name in STATUSES and reception.context is None:
         return reception.status().to_json()
     try:

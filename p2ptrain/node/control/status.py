@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict
 from time import time
+from typing import Any
 
 from p2ptrain.ids import PeerId
 from p2ptrain.names import peer_name
 from p2ptrain.node.consensus import branch_warning
 from p2ptrain.node.control import waiting
+from p2ptrain.node.control.orders import limits_in_words, schedule_in_words
 from p2ptrain.node.gossip import amendment_gossip, reachability
 from p2ptrain.node.joining import hello_server
 from p2ptrain.node.outer_state.state_digest import known_digest, state_digest
@@ -21,19 +23,20 @@ from p2ptrain.observe.status import MemberStatus, NodeStatus
 from p2ptrain.peers.validation_tally import Validation
 from p2ptrain.ring import ReduceStatistics
 
+Wall = Callable[[], float]
+"""A Unix clock."""
+
 ASKING_MAX = 5
 """Maximum number of join requests in the status: strangers can send any number of them. `p2ptrain
 peers pending` shows all."""
 
 
-async def status(context: Context, *, wall: Callable[[], float] = time) -> NodeStatus:
-    """Return the node's current status, for users and programs. `wall` is a Unix clock."""
+async def status(context: Context, *, wall: Wall = time) -> NodeStatus:
+    """Return the node's current status, for users and programs."""
     return brief_status(context, await state_digest(context.outer), wall=wall)
 
 
-def brief_status(
-    context: Context, digest: str | None = None, *, wall: Callable[[], float] = time
-) -> NodeStatus:
+def brief_status(context: Context, digest: str | None = None, *, wall: Wall = time) -> NodeStatus:
     """Return the status for the page. Without `digest`, it is only in the status if it is known."""
     state = context.ledger.snapshot
     wait = waiting.current_wait(context, wall())
@@ -82,7 +85,8 @@ def brief_status(
         addresses=tuple(context.network.addresses()),
         congestion_control=context.plane.congestion.control,
         congestion_refusal=context.plane.congestion.refusal,
-        limit_up_bytes_per_s=context.config.limit_up_bytes_per_s,
+        limit_up_bytes_per_s=context.limit_up_bytes_per_s,
+        **_control(context),
         sending=_sending(context),
         exchange=context.reduce.last_ring.facts() if context.reduce.last_ring else {},
         exchanged=reduce_in_words(context.reduce.last_ring) if context.reduce.last_ring else "",
@@ -103,13 +107,30 @@ def _who(context: Context) -> tuple[PeerId, str, str, str]:
     return context.me, peer_name(context.me), words(state), state.name
 
 
+def _control(context: Context) -> dict[str, Any]:
+    """Return the fields that show the owner's wishes and their effect."""
+    own = context.state
+    wishes, usage = own.wishes, own.usage
+    restricted = wishes.schedule is not None or wishes.on_battery or wishes.when_gpu_busy
+    missing = f" ({'; '.join(own.unavailable)})" if own.unavailable else ""
+    leaves = "this node leaves when its next contribution is committed, as you asked"
+    return {
+        "limits": limits_in_words(context),
+        "schedule": schedule_in_words(wishes) + missing if restricted else "",
+        "paused": {} if own.pause is None else asdict(own.pause),
+        "finishing": "" if own.finishing is None else leaves,
+        "stopped": own.stopped,
+        "bytes_today": {"up": usage.up, "down": usage.down},
+    }
+
+
 def _asking(context: Context) -> tuple[str, ...]:
     asking = hello_server.waiting_peers(context)[:ASKING_MAX]
     return tuple(hello_server.request_line(context, peer) for peer in asking)
 
 
 def _sending(context: Context) -> str:
-    limit = context.config.limit_up_bytes_per_s
+    limit = context.limit_up_bytes_per_s
     return context.plane.congestion.words + (f"; at most {8e-6 * limit:g} Mbit/s" if limit else "")
 
 

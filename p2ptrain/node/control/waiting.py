@@ -105,7 +105,8 @@ async def notice_waits(
             look_at = context.now() + look_s
             _note_wait(context, wall())
         state, height = context.state.current, context.ledger.snapshot.height
-        over = context.ledger.snapshot.phase is Phase.ENDED or context.state.leaving
+        ended = context.ledger.snapshot.phase is Phase.ENDED or context.state.leaving
+        over = ended or bool(context.state.stopped) or context.state.pause is not None
         lasts_s = None if over else durations.overdue(state, height, context.now())
         if lasts_s is None:
             context.alerts.clear(WARNING)

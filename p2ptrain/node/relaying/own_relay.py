@@ -46,11 +46,11 @@ def open_relay(stack: ExitStack, context: Context) -> None:
     config, uplink = context.config, context.plane.uplink
     if not config.relay_edges:
         return
-    limit = config.limit_up_bytes_per_s
+    limit = context.limit_up_bytes_per_s
     server = RelayServer(
         partial(own_view, context),
         RelayLimits(config.relay_edges, config.relay_bytes_per_day),
-        pace=Pace(uplink, limit) if uplink is not None and limit is not None else None,
+        pace=Pace(uplink, limit),
         log=JournalOfRelay(context.journal),
     )
     stack.enter_context(server)
