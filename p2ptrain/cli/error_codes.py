@@ -344,6 +344,12 @@ TRY-LATER: Nothing is wrong, but the command cannot do this now.
 NO-NODE: The command asks a running node, and no node is running in this home.
 NOT-YET: The node in this home is still starting; `p2ptrain status` shows its progress.
 NODE-SILENT: A node in this home does not answer. It is very busy, starting or stopping.
+NO-TERMINAL: The screen of `p2ptrain top` needs a terminal whose cursor it can move. In a pipe, or
+    with TERM=dumb, use `p2ptrain top --once`, `status` or `events`.
+CARD: A contribution card is not believed: its signature is wrong, its picture does not show the
+    signed facts, or the ledger here says something else. The message says which. Ask for a new one.
+TRACK-PACKAGE: The package tensorboardX, which `p2ptrain track --to tensorboard` needs, is not
+    installed. Install it, or use `--to jsonl`, which needs nothing.
 CODE-UNKNOWN: This error code does not exist. `p2ptrain explain` without a code lists all codes.
 """
 """The codes by subject. A line that is indented continues the line above it."""

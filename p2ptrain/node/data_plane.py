@@ -73,7 +73,7 @@ def open_data_plane(
     ring_inbox = RingInbox()
     for purpose in RING_PURPOSES:
         listener.handle(purpose, ring_inbox.handle, ring_inbox.refusal)
-    listener.handle(OBSERVE, ObserveServer())
+    listener.handle(OBSERVE, ObserveServer(is_member=listener.is_member))
     fair = PeerShares(uplink, SendPriority.SWARM).wait_to_send
     serving = ServedChunks(HotChunks(store))
     listener.handle(PROOF, lambda connection, hello: None)

@@ -50,6 +50,7 @@ DOORS = {
     "tokenizers": {"data"},
     "safetensors": {"trainer"},
     "segno": {"cli"},
+    "tensorboardX": {"cli"},
     "transformers": {"trainer"},
     "cryptography": {"identity", "dataplane"},
 }

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict
 from time import time
 from typing import Any
 
-from p2ptrain.ids import PeerId
+from p2ptrain.ids import Digest, PeerId
 from p2ptrain.names import peer_name
 from p2ptrain.node.consensus import branch_warning
 from p2ptrain.node.control import waiting
@@ -29,6 +30,12 @@ Wall = Callable[[], float]
 ASKING_MAX = 5
 """Maximum number of join requests in the status: strangers can send any number of them. `p2ptrain
 peers pending` shows all."""
+
+SNAPSHOTS_MAX = 8
+"""Maximum number of snapshots in the status. Members that differ could report any number."""
+
+KEPT_USUALLY = 2
+"""Number of its newest snapshots that a member keeps, unless its user chose another number."""
 
 
 async def status(context: Context, *, wall: Wall = time) -> NodeStatus:
@@ -56,6 +63,7 @@ def brief_status(context: Context, digest: str | None = None, *, wall: Wall = ti
         ledger_origin=context.ledger.origin.words if context.ledger.origin else "",
         state_digest=known_digest(context.outer) if digest is None else digest,
         snapshot_step=state.snapshot.step if state.snapshot else None,
+        snapshots=_snapshots(context),
         tokens=state.tokens_by_peer.get(context.me, 0),
         tokens_total=state.tokens,
         tokens_per_s=context.trainer.tokens_per_s,
@@ -122,6 +130,19 @@ def _control(context: Context) -> dict[str, Any]:
         "stopped": own.stopped,
         "bytes_today": {"up": usage.up, "down": usage.down},
     }
+
+
+def _snapshots(context: Context) -> tuple[dict[str, object], ...]:
+    """Return the newest snapshots, with the number of members that wrote each and are up."""
+    reports = context.ledger.core.reports.snapshots
+    counts = Counter[tuple[int, Digest]]()
+    for peer in context.ledger.snapshot.members:
+        if peer == context.me or not context.peers.is_down(peer):
+            counts.update(sorted(reports.get(peer, {}).items())[-KEPT_USUALLY:])
+    newest = sorted(counts.items(), reverse=True)[:SNAPSHOTS_MAX]
+    return tuple(
+        {"step": step, "digest": digest, "copies": count} for (step, digest), count in newest
+    )
 
 
 def _asking(context: Context) -> tuple[str, ...]:

@@ -192,3 +192,21 @@ async def test_page_gets_the_digest_only_if_it_is_known(tmp_path: Path) -> None:
         assert brief_status(r.context).state_digest == whole.state_digest
         outer.step = 1
         assert brief_status(r.context).state_digest == ""
+
+
+async def test_status_counts_the_copies_of_the_newest_snapshots(tmp_path: Path) -> None:
+    async with rig(tmp_path) as r:
+        me, core = r.context.me, r.context.ledger.core
+        r.set_chain(voters=(me, ANN.peer, BOB.peer), since={})
+        one, two, three = (digest_of(bytes([number])) for number in range(3))
+        core.reports.snapshots.update({me: {2: one, 4: two}, ANN.peer: {2: one, 4: two, 6: three}})
+        core.reports.snapshots[CAI.peer] = {6: three}  # Cai is not a member.
+        core.reports.snapshots[BOB.peer] = {4: two}
+        for peer in (ANN.peer, BOB.peer):
+            r.context.peers.detector.watch(peer, r.context.now())
+        r.context.peers.detector.hint_lost(BOB.peer, r.context.now())
+        assert (await status(r.context)).snapshots == (
+            {"step": 6, "digest": three, "copies": 1},
+            {"step": 4, "digest": two, "copies": 2},
+            {"step": 2, "digest": one, "copies": 1},
+        )
