@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.measures import page
+from tests.acceptance.measures import commands, page
 from tests.acceptance.measures.setting import Setting
 
 GOOD: dict[str, object] = {
@@ -59,3 +59,19 @@ def test_missing_result_is_not_accepted(tmp_path: Path) -> None:
 def test_tests_of_all_claims_exist() -> None:
     files = {name.partition("::")[0] for each in page.CLAIMS for name in each.tests}
     assert [name for name in files if not Path(name).exists()] == []
+
+
+def test_lines_of_the_browser_are_reported_unchanged(tmp_path: Path) -> None:
+    told = {"measure": "first paint in ms", "value": 120, "required": "<= 300", "ok": True}
+    path = tmp_path / "browser"
+    path.write_text("loading\n" + json.dumps(told) + "\n")
+    assert list(page.browser(Setting(tmp_path, given={"browser": path}))) == [told]
+    path.write_text("check_page needs Chromium\n")
+    (missing,) = page.browser(Setting(tmp_path, given={"browser": path}))
+    assert missing["ok"] is False
+
+
+def test_time_of_a_failing_command_is_not_accepted() -> None:
+    assert 0 < commands.cpu_s("--version") < 60
+    with pytest.raises(OSError, match="status 2"):
+        commands.cpu_s("--no-such-option")

@@ -24,6 +24,9 @@ from p2ptrain.observe.status import MemberStatus, NodeStatus
 from p2ptrain.peers.validation_tally import Validation
 from p2ptrain.ring import ReduceStatistics
 
+Wall = Callable[[], float]
+"""A Unix clock."""
+
 ASKING_MAX = 5
 """Maximum number of join requests in the status: strangers can send any number of them. `p2ptrain
 peers pending` shows all."""
@@ -35,14 +38,12 @@ KEPT_USUALLY = 2
 """Number of its newest snapshots that a member keeps, unless its user chose another number."""
 
 
-async def status(context: Context, *, wall: Callable[[], float] = time) -> NodeStatus:
-    """Return the node's current status, for users and programs. `wall` is a Unix clock."""
+async def status(context: Context, *, wall: Wall = time) -> NodeStatus:
+    """Return the node's current status, for users and programs."""
     return brief_status(context, await state_digest(context.outer), wall=wall)
 
 
-def brief_status(
-    context: Context, digest: str | None = None, *, wall: Callable[[], float] = time
-) -> NodeStatus:
+def brief_status(context: Context, digest: str | None = None, *, wall: Wall = time) -> NodeStatus:
     """Return the status for the page. Without `digest`, it is only in the status if it is known."""
     state = context.ledger.snapshot
     wait = waiting.current_wait(context, wall())

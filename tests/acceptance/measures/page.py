@@ -1,7 +1,8 @@
 """The measures for `scripts/accept page`. They show what the page costs, how soon it shows a
 commit, and that its server is bounded and refuses other web pages.
 
-`--read costs=FILE` names a file with the line that tests/web/harness/page_costs.py prints.
+`--read costs=FILE` names a file with the line that tests/web/harness/page_costs.py prints, and
+`--read browser=FILE` one with the lines of scripts/check_page.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
+from tests.acceptance.measures import commands
 from tests.acceptance.measures.pytest_runs import tested
 from tests.acceptance.measures.setting import Line, Measure, Setting, line, objects_in
 
@@ -118,7 +120,31 @@ CLAIMS = (
         "inert and bounded",
         ("tests/web/test_page_bounds.py::test_hostile_texts_of_the_node_are_bounded",),
     ),
+    Claim(
+        "pause",
+        "pause; resume",
+        "the device is freed; the node contributes in the next outer step",
+        ("tests/node/swarms/test_swarm_pauses.py",),
+    ),
+    Claim(
+        "observer",
+        "an observer with an invitation and no allowlist entry",
+        "sees loss, tokens and peers; gets weights only if the run allows it",
+        ("tests/node/watching",),
+    ),
 )
+
+
+def browser(setting: Setting) -> Iterator[Line]:
+    """Check the page in Chromium: first paint, accessibility, keyboard, 360 px, hostile texts."""
+    text, end = setting.earlier("browser"), "the given result does not contain it"
+    if text is None:
+        done = setting.run("browser", "scripts/check_page")
+        text, end = done.text, done.tail.strip()
+    found = [each for each in objects_in(text) if "measure" in each]
+    if not found:
+        yield line("page in a browser", f"not measured: {end}", "all checks pass", False)
+    yield from found
 
 
 def claim(each: Claim, setting: Setting) -> Iterator[Line]:
@@ -127,5 +153,7 @@ def claim(each: Claim, setting: Setting) -> Iterator[Line]:
 
 MEASURES = (
     Measure("costs", costs),
+    Measure("browser", browser),
+    Measure("commands", commands.cpu_times),
     *(Measure(each.log, partial(claim, each)) for each in CLAIMS),
 )
