@@ -22,6 +22,10 @@ export async function speed(here, browser) {
   // Other processes can only add to the time, so the fastest load tells the page's own part.
   const fastest = Math.min(...paints);
   here.report("first paint in ms, fastest load", fastest, `<= ${PAINT_MS_MAX}`, fastest <= PAINT_MS_MAX, { all: paints, empty_page: blanks });
+  const computing = [];
+  for (let turn = 0; turn < LOADS; turn++) computing.push(await computedUntilPaint(browser, url + "/"));
+  const least = Math.min(...computing);
+  here.report("processor time of the page's thread until the first paint in ms", least, `<= ${PAINT_MS_MAX}`, least <= PAINT_MS_MAX, { all: computing });
   here.report("first chart in ms, for information", median(charts), "", true, { all: charts });
   const { page, close } = await open(browser, url + "/");
   const session = await page.context().newCDPSession(page);
@@ -42,6 +46,18 @@ async function blankPaint(browser) {
   const found = await page.evaluate(() => performance.getEntriesByName("first-contentful-paint")[0].startTime);
   await page.close();
   return found;
+}
+
+// Unlike the time of a clock, this depends little on what else the machine does.
+async function computedUntilPaint(browser, url) {
+  const page = await browser.newPage();
+  const session = await page.context().newCDPSession(page);
+  await session.send("Performance.enable", { timeDomain: "threadTicks" });
+  await page.goto(url, { waitUntil: "commit" });
+  await page.waitForFunction(() => performance.getEntriesByName("first-contentful-paint").length);
+  const { metrics } = await session.send("Performance.getMetrics");
+  await page.close();
+  return Math.round(1000 * metrics.find((each) => each.name === "TaskDuration").value);
 }
 
 export async function access(here, browser) {

@@ -18,6 +18,7 @@ import re
 import sys
 import threading
 import time
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
@@ -175,8 +176,9 @@ class Answers(BaseHTTPRequestHandler):
         self.send_header("Cache-Control", "no-store")
         if policy:
             self.send_header("Content-Security-Policy", policy)
-        self.end_headers()
-        self.wfile.write(body)
+        with suppress(ConnectionError):  # The browser has left the page.
+            self.end_headers()
+            self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
         """Log nothing: the checks print their own results."""

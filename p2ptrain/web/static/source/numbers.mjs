@@ -184,7 +184,7 @@ export function stackedThroughput(series, top = 8) {
   return { step, peers: shown, lines: shown.map((peer) => lines.get(peer)), rest, others: throughput.by_peer && throughput.by_peer[REST] ? null : Math.max(0, byPeer.length - top) };
 }
 
-export function utilisation(series) {
+function utilisation(series) {
   const rows = (series && series.recent) || [];
   let training = 0;
   let all = 0;

@@ -36,55 +36,18 @@ export function mountLoss(app, section) {
         { label: "training", ink: ink("c1"), width: 1.25 },
         { label: "held out", ink: ink("c2"), points: 4 },
       ],
-      draw: (plot) => drawMarks(plot),
+      draw: (plot) => drawMarks(plot, app.model, axis),
     }),
     chart(hosts[1], { ...common, height: 58, bare: true, y: small, lines: () => [{ label: "learning rate", ink: ink("c3"), width: 1.25 }] }),
     chart(hosts[2], { ...common, height: 58, bare: true, y: small, lines: () => [{ label: "gradient norm", ink: ink("c4"), width: 1.25 }] }),
   ];
-  const entropy = () => app.model.series && app.model.series.unigram_entropy;
+  const entropy = () => entropyOf(app.model);
 
   function read(at) {
     const series = app.model.series;
     const step = column(series, "step")[at];
     readout.textContent = at === null || at === undefined || step === undefined ? "" :
       `step ${step}, ${count(column(series, "tokens_total")[at])} tokens, ${dayAndTime(column(series, "time")[at])}: loss ${fixed(column(series, "loss")[at], 3)}, held out ${fixed(column(series, "held_out")[at], 3)}`;
-  }
-
-  function drawMarks(plot) {
-    const { ctx: pen, bbox } = plot;
-    const ratio = devicePixelRatio;
-    const steps = column(app.model.series, "step");
-    const xs = column(app.model.series, axis);
-    pen.save();
-    pen.font = `${11 * ratio}px system-ui, sans-serif`;
-    pen.textAlign = "center";
-    pen.textBaseline = "bottom";
-    const reference = entropy();
-    if (known(reference)) {
-      const y = plot.valToPos(reference, "y", true);
-      pen.strokeStyle = pen.fillStyle = ink("muted");
-      pen.setLineDash([2 * ratio, 3 * ratio]);
-      strokeLine(pen, bbox.left, y, bbox.left + bbox.width, y);
-      pen.textAlign = "right";
-      pen.fillText("unigram entropy " + fixed(reference, 2), bbox.left + bbox.width - 4 * ratio, y - 4 * ratio);
-      pen.textAlign = "center";
-    }
-    let right = -Infinity;
-    for (const event of marked(app.model.events)) {
-      const at = steps.indexOf(event.step);
-      if (at < 0) continue;
-      const x = plot.valToPos(xs[at], "x", true);
-      pen.fillStyle = pen.strokeStyle = ink("muted");
-      if (LINED.has(event.kind)) {
-        pen.setLineDash([ratio, 3 * ratio]);
-        strokeLine(pen, x, bbox.top, x, bbox.top + bbox.height);
-      }
-      // Marks that would cover their neighbour are left out here; the events list them all.
-      if (x - right < 9 * ratio && !LINED.has(event.kind)) continue;
-      pen.fillText(MARKS[event.kind], x, bbox.top - 3 * ratio);
-      right = x;
-    }
-    pen.restore();
   }
 
   function update() {
@@ -104,6 +67,44 @@ export function mountLoss(app, section) {
     );
   }
   return update;
+}
+
+function entropyOf(model) {
+  return model.series && model.series.unigram_entropy;
+}
+
+// The unigram entropy as a line, and a sign for each event.
+function drawMarks(plot, model, axis) {
+  const { ctx: pen, bbox } = plot;
+  const ratio = devicePixelRatio;
+  pen.save();
+  pen.font = `${11 * ratio}px system-ui, sans-serif`;
+  pen.textAlign = "right";
+  pen.textBaseline = "bottom";
+  pen.strokeStyle = pen.fillStyle = ink("muted");
+  const reference = entropyOf(model);
+  if (known(reference)) {
+    const y = plot.valToPos(reference, "y", true);
+    pen.setLineDash([2 * ratio, 3 * ratio]);
+    strokeLine(pen, bbox.left, y, bbox.left + bbox.width, y);
+    pen.fillText("unigram entropy " + fixed(reference, 2), bbox.left + bbox.width - 4 * ratio, y - 4 * ratio);
+  }
+  pen.textAlign = "center";
+  pen.setLineDash([ratio, 3 * ratio]);
+  const steps = column(model.series, "step");
+  const xs = column(model.series, axis);
+  let right = -Infinity;
+  for (const event of marked(model.events)) {
+    const at = steps.indexOf(event.step);
+    if (at < 0) continue;
+    const x = plot.valToPos(xs[at], "x", true);
+    if (LINED.has(event.kind)) strokeLine(pen, x, bbox.top, x, bbox.top + bbox.height);
+    // Marks that would cover their neighbour are left out here; the events list them all.
+    if (x - right < 9 * ratio && !LINED.has(event.kind)) continue;
+    pen.fillText(MARKS[event.kind], x, bbox.top - 3 * ratio);
+    right = x;
+  }
+  pen.restore();
 }
 
 function strokeLine(pen, x, y, toX, toY) {

@@ -26,7 +26,7 @@ export function known(value) {
   return typeof value === "number" && Number.isFinite(value);
 }
 
-export const NONE = "–";
+const NONE = "–";
 
 export function fixed(value, digits) {
   return known(value) ? value.toFixed(digits).replace("-", "−") : NONE;
