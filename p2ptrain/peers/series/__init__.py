@@ -1,1 +1,1 @@
-"""What peers tell each other about the history of the run. It is only displayed."""
+"""The messages in which peers tell each other the history of the run. It is only displayed."""

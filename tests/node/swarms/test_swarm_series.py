@@ -24,6 +24,12 @@ def rows_of(node: SwarmNode) -> tuple[list[StepRow], list[PeerStepRow]]:
         return [], []
 
 
+def rows_up_to(node: SwarmNode, step: int) -> list[StepRow]:
+    """Return the rows of outer steps once they reach `step`; [] before."""
+    rows = rows_of(node)[0]
+    return rows if rows and rows[-1].step >= step else []
+
+
 def kinds_of(node: SwarmNode) -> list[str]:
     with SeriesReader(node.home.series) as reader:
         return [row.kind for _, row in reader.events(limit=1000)]
@@ -140,8 +146,8 @@ async def test_restarted_node_continues_its_series(tmp_path: Path) -> None:
         await s.go_on(2, "ann", "bob")
         await s.start("cai")
         await s.go_on(2)
-        await s.until(lambda: rows_of(s["cai"])[0][-1].step >= s["cai"].step)
-        after = rows_of(s["cai"])[0]
+        s.stop_at(s["cai"].step)
+        after = await s.until(lambda: rows_up_to(s["cai"], s["cai"].step))
         s.stop_at(None)
     assert [row.step for row in after] == list(range(1, after[-1].step + 1))
     assert after[: len(before)] == before
@@ -175,7 +181,7 @@ async def test_locked_series_does_not_delay_the_run(tmp_path: Path) -> None:
         await s.until(lambda: s["ann"].context.alerts.warnings.get("series"))
         locker.execute("ROLLBACK")
         locker.close()
-        await s.until(lambda: rows_of(s["ann"])[0][-1].step >= s["ann"].step)
+        await s.until(lambda: rows_up_to(s["ann"], s["ann"].step))
 
 
 async def test_newcomer_learns_the_history_from_members(tmp_path: Path) -> None:
