@@ -49,6 +49,8 @@ class Home:
         self.journal: Final = root / "journal.jsonl"  # log of events
         self.series: Final = root / "series.db"  # the history of the run, for charts
         self.control: Final = root / "control.sock"  # the socket of `p2ptrain status`
+        self.page: Final = root / "page.json"  # where the node's page is served
+        self.page_token: Final = root / "page.token"  # what the page's actions need
         self.lock: Final = root / "lock"  # held by the process that uses this home
         if to_make:
             root.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -237,6 +237,9 @@ CHECK-LATE: A check of p2ptrain doctor did not end in time. The machine is overl
 NODE-KILLED: The last node in this home ended without writing a reason. It was killed, or the
     machine lost power. Nothing that was stored is lost; start the node again.
 OS: The operating system refused an operation. The message quotes its error and the file.
+PAGE-NONE: No page is served from this home. A node serves one while it runs, unless it was
+    started with --no-page.
+PAGE-TOKEN: Other users can read the file with the token of the page, so they could act for you.
 KERNEL-VARIANT: This processor cannot run the requested variant of the native kernels.
 
 # what is stored
@@ -341,6 +344,12 @@ TRY-LATER: Nothing is wrong, but the command cannot do this now.
 NO-NODE: The command asks a running node, and no node is running in this home.
 NOT-YET: The node in this home is still starting; `p2ptrain status` shows its progress.
 NODE-SILENT: A node in this home does not answer. It is very busy, starting or stopping.
+NO-TERMINAL: The screen of `p2ptrain top` needs a terminal whose cursor it can move. In a pipe, or
+    with TERM=dumb, use `p2ptrain top --once`, `status` or `events`.
+CARD: A contribution card is not believed: its signature is wrong, its picture does not show the
+    signed facts, or the ledger here says something else. The message says which. Ask for a new one.
+TRACK-PACKAGE: The package tensorboardX, which `p2ptrain track --to tensorboard` needs, is not
+    installed. Install it, or use `--to jsonl`, which needs nothing.
 CODE-UNKNOWN: This error code does not exist. `p2ptrain explain` without a code lists all codes.
 """
 """The codes by subject. A line that is indented continues the line above it."""

@@ -73,7 +73,7 @@ def open_data_plane(
     ring_inbox = RingInbox()
     for purpose in RING_PURPOSES:
         listener.handle(purpose, ring_inbox.handle, ring_inbox.refusal)
-    listener.handle(OBSERVE, ObserveServer())
+    listener.handle(OBSERVE, ObserveServer(is_member=listener.is_member))
     fair = PeerShares(uplink, SendPriority.SWARM).wait_to_send
     serving = ServedChunks(HotChunks(store))
     listener.handle(PROOF, lambda connection, hello: None)
@@ -140,7 +140,18 @@ def _endpoint(
     return Endpoint(identity.peer, host, port, credentials.certificate_der)
 
 
-def outward_host(addresses: Sequence[str], *, v6: bool) -> str:
+def first_own_address() -> str:
+    """Return this machine's first IPv4 address outside 127.0.0.0/8; 127.0.0.1 if it has none."""
+    for addresses in psutil.net_if_addrs().values():
+        for address in addresses:
+            if address.family.name == "AF_INET" and not address.address.startswith("127."):
+                return address.address
+    return "127.0.0.1"
+
+
+def outward_host(
+    addresses: Sequence[str], *, v6: bool, own: Callable[[], str] = first_own_address
+) -> str:
     """Return the first host in `addresses`, the control plane's addresses, that the data plane can
     use. If there is none, return an address of this machine.
 
@@ -152,13 +163,4 @@ def outward_host(addresses: Sequence[str], *, v6: bool) -> str:
     split = [address.split("/") for address in addresses]
     hosts = [parts[2] for parts in split if len(parts) > 2 and parts[1] in protocols]
     outside = [host for host in hosts if not ip_address(host).is_loopback]
-    return (outside or hosts or [_first_own_address()])[0]
-
-
-def _first_own_address() -> str:
-    """Return this machine's first IPv4 address outside 127.0.0.0/8; 127.0.0.1 if it has none."""
-    for addresses in psutil.net_if_addrs().values():
-        for address in addresses:
-            if address.family.name == "AF_INET" and not address.address.startswith("127."):
-                return address.address
-    return "127.0.0.1"
+    return (outside or hosts or [own()])[0]

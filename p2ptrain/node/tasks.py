@@ -20,6 +20,7 @@ from p2ptrain.node.control.lost_vote_warning import notice_lost_vote
 from p2ptrain.node.control.pausing import Pausing
 from p2ptrain.node.control.progress_lines import print_progress
 from p2ptrain.node.control.run_stop import notice_stop
+from p2ptrain.node.control.series.history_server import serve_history
 from p2ptrain.node.control.series.recording import record_series
 from p2ptrain.node.control.slow_reduce_warning import notice_slow_reduce
 from p2ptrain.node.control.waiting import notice_waits
@@ -116,6 +117,7 @@ async def run_tasks(
     answer_forwarded(context)
     answer_punches(context)
     serve_bases(context)
+    serve_history(context)
     decisions.take_decisions(context)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(run_ledger_to_the_end)

@@ -52,6 +52,9 @@ class NodeStatus:
     """The digest of θ and m at `outer_step`. Peers with the same ledger head have the same
     digest."""
     snapshot_step: int | None = None
+    snapshots: tuple[Mapping[str, object], ...] = ()
+    """The newest snapshots, newest first: `step`, `digest`, and `copies`, the number of members
+    that are up and report it as one of the two newest that they wrote."""
     tokens: int = 0
     """The number of committed tokens that this node trained on."""
     tokens_total: int = 0
@@ -156,7 +159,7 @@ class NodeStatus:
             )
         known = {item.name: value[item.name] for item in fields(cls) if item.name in value}
         try:
-            for name in ("addresses", "warnings", "asking"):
+            for name in ("addresses", "warnings", "asking", "snapshots"):
                 known[name] = tuple(known.get(name, ()))
             for name, kind in (("members", MemberStatus), ("cautions", Caution)):
                 items = known.get(name, ())

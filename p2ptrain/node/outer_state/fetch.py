@@ -277,13 +277,13 @@ def sources(context: Context) -> list[Endpoint]:
 def _open_connection(
     context: Context, token: trio.lowlevel.TrioToken, endpoint: Endpoint
 ) -> SecureSocket:
-    """Open a connection for requests of chunks, in a thread of the fetch. Only members connect in
-    other ways than by a dial; for these ways, the event loop of `token` is needed.
+    """Open a connection for requests of chunks, in a thread of the fetch. Members and guests also
+    connect to members in other ways; for these ways, the event loop of `token` is needed.
 
     Raises PeerError, RemoteProtocolError."""
     hello, peer = {"purpose": PURPOSE}, endpoint.peer
-    state, open_one = context.ledger.snapshot, context.peers.punching.open
-    if open_one is None or not (state.is_member(context.me) and state.is_member(peer)):
+    open_one = context.peers.punching.open
+    if open_one is None or not context.peers.may_fetch_in_every_way(context.me, peer):
         return dial(
             context.plane.credentials,
             endpoint,

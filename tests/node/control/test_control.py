@@ -16,7 +16,7 @@ import trio
 
 from p2ptrain.archive.home import Home
 from p2ptrain.identity import load_or_create
-from p2ptrain.node.control.control_socket import COMMANDS, LINE_BYTES_MAX, serve_commands
+from p2ptrain.node.control.control_socket import COMMANDS, LINE_BYTES_MAX, STATUSES, serve_commands
 from p2ptrain.node.control.orders import ORDERS
 from p2ptrain.node.joining.startup_status import GONE, StartupStatus
 from p2ptrain.node.state.context import Context
@@ -228,7 +228,7 @@ async def test_warnings_about_the_machine_are_shown_from_the_start(
         assert told == ["SHM-SMALL", "DISK-LOW"]
 
 
-@pytest.mark.parametrize("order", sorted(set(COMMANDS) - {"status"}))
+@pytest.mark.parametrize("order", sorted(set(COMMANDS) - STATUSES))
 async def test_starting_node_refuses_commands_with_a_reason(order: str, tmp_path: Path) -> None:
     async with starting(tmp_path) as (path, reception, _):
         reception.set_state(AwaitingApproval())
