@@ -1,4 +1,4 @@
-"""Measure a pause with real processes: `python -m tests.acceptance.pausing [--pauses N]`.
+"""Measure a pause with real processes: `python -m tests.acceptance.harness.pausing [--pauses N]`.
 
 A seed and two members with torch train the demo's run. One member is paused and resumed by its own
 commands. The program prints a line of JSON for each pause: how long its trainer's memory stayed in
