@@ -27,11 +27,19 @@ from p2ptrain.observe.states import rate, size
 Answer = dict[str, object]
 Order = Callable[..., Awaitable[Answer]]
 
+
+def _count(text: str) -> int:
+    """Return the number in `text`. Raises ConfigError."""
+    if not (text.isascii() and text.isdigit() and len(text) <= 9):
+        raise ConfigError(f"{text[:40]!r} is not a number", do="write a number, or off")
+    return int(text)
+
+
 LIMITS: dict[str, tuple[str, Callable[[str], int]]] = {
     "up": ("up_bytes_per_s", parse_rate),
     "down": ("down_bytes_per_s", parse_rate),
     "daily": ("daily_bytes", parse_size),
-    "threads": ("threads", int),
+    "threads": ("threads", _count),
     "gpu_mem": ("gpu_bytes", parse_size),
 }
 """For each limit in an order: the field of `Limits`, and the function that reads a text."""

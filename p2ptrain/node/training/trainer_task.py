@@ -55,6 +55,8 @@ async def train(context: Context, trainers: Trainers, *, stop_s: float = STOP_S)
             context.changes.notify_all()
             with trio.CancelScope(shield=True):
                 await trio.to_thread.run_sync(partial(running.stop, stop_s, again=again))
+        if last is None:
+            context.journal.write("trainer-paused", pids=running.pids)
 
 
 async def _start(trainers: Trainers, last: TrainerError | None) -> RunningTrainer:

@@ -131,7 +131,16 @@ async def test_limit_of_the_options_holds_again_without_the_owners(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    "limit", [{"up": 10}, {"daily": "much"}, {"threads": 0}, {"gpu_mem": []}, {"down": True}]
+    "limit",
+    [
+        {"up": 10},
+        {"daily": "much"},
+        {"threads": 0},
+        {"threads": "four"},
+        {"threads": "9" * 5000},
+        {"gpu_mem": []},
+        {"down": True},
+    ],
 )
 async def test_other_limits_are_refused(tmp_path: Path, limit: dict[str, object]) -> None:
     async with rig(tmp_path) as r:

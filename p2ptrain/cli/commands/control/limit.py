@@ -23,46 +23,50 @@ EXAMPLES = examples(
 OFF = "off"
 
 
+UpOption = Annotated[
+    str | None,
+    typer.Option(
+        "--up", metavar="RATE", help="Rate at which bulk data is sent.", show_default="as it is"
+    ),
+]
+DownOption = Annotated[
+    str | None,
+    typer.Option(
+        "--down",
+        metavar="RATE",
+        help="Rate at which snapshots, updates and data are fetched.",
+        show_default="as it is",
+    ),
+]
+DailyOption = Annotated[
+    str | None,
+    typer.Option(
+        "--daily",
+        metavar="SIZE",
+        help="Bulk data of a day, up and down together; then the node pauses until midnight.",
+        show_default="as it is",
+    ),
+]
+ThreadsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--threads", metavar="N", help="CPU threads of each rank.", show_default="as it is"
+    ),
+]
+GpuOption = Annotated[
+    str | None,
+    typer.Option(
+        "--gpu-mem", metavar="SIZE", help="GPU memory of each rank.", show_default="as it is"
+    ),
+]
+
+
 def limit(
-    up: Annotated[
-        str | None,
-        typer.Option(
-            "--up", metavar="RATE", help="Rate at which bulk data is sent.", show_default="as it is"
-        ),
-    ] = None,
-    down: Annotated[
-        str | None,
-        typer.Option(
-            "--down",
-            metavar="RATE",
-            help="Rate at which snapshots, updates and data are fetched.",
-            show_default="as it is",
-        ),
-    ] = None,
-    daily: Annotated[
-        str | None,
-        typer.Option(
-            "--daily",
-            metavar="SIZE",
-            help="Bulk data of a day, up and down together; then the node pauses until midnight.",
-            show_default="as it is",
-        ),
-    ] = None,
-    threads: Annotated[
-        str | None,
-        typer.Option(
-            "--threads", metavar="N", help="CPU threads of each rank.", show_default="as it is"
-        ),
-    ] = None,
-    gpu_mem: Annotated[
-        str | None,
-        typer.Option(
-            "--gpu-mem",
-            metavar="SIZE",
-            help="GPU memory of each rank.",
-            show_default="as it is",
-        ),
-    ] = None,
+    up: UpOption = None,
+    down: DownOption = None,
+    daily: DailyOption = None,
+    threads: ThreadsOption = None,
+    gpu_mem: GpuOption = None,
     home: HomeOption = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -1,4 +1,4 @@
-"""Measure a pause with real processes: `python -m tests.acceptance.pausing [--pauses N]`.
+"""Measure a pause with real processes: `python -m tests.acceptance.harness.pausing [--pauses N]`.
 
 A seed and two members with torch train the demo's run. One member is paused and resumed by its own
 commands. The program prints a line of JSON for each pause: how long its trainer's memory stayed in
@@ -45,6 +45,11 @@ def committed(node: DemoNode) -> list[dict[str, Any]]:
     return [event for event in node.events if event["event"] == "committed"]
 
 
+def newest(node: DemoNode, kind: str) -> float:
+    """Return the time of the newest record of this kind, in Unix seconds; 0 if there is none."""
+    return max((float(each["time"]) for each in node.events if each["event"] == kind), default=0.0)
+
+
 def step_of(node: DemoNode) -> int:
     return max((event["step"] for event in committed(node)), default=-1)
 
@@ -89,18 +94,18 @@ def measure(ann: DemoNode, ben: DemoNode) -> dict[str, Any]:
     processes = [psutil.Process(pid) for pid in started["pids"]]
     held_bytes = sum(each.memory_info().rss for each in processes)
     inner = [event["seconds"] for event in ben.events if event["event"] == "inner-step"]
-    # The time of the order is that of its journal record: the command itself takes 0.3 s to start.
+    # Both times are those of the node's journal, because the command itself takes time to start.
     run_command("pause", "--home", str(ben.home))
     until(lambda: not any(each.is_running() for each in processes), ben)
-    gone = time.time()
-    ordered = [event for event in ben.events if event["event"] == "paused"][-1]["time"]
+    until(lambda: newest(ben, "trainer-paused") > newest(ben, "paused"), ben)
+    gone, ordered = newest(ben, "trainer-paused"), newest(ben, "paused")
     before = step_of(ann)
     until(lambda: step_of(ann) >= before + GO_ON_STEPS, ann, ben)
     took_part = [event["step"] for event in committed(ben) if event["took_part"]]
     run_command("resume", "--home", str(ben.home))
     at = step_of(ann) + 1
     until(lambda: any(e["took_part"] and e["step"] >= at for e in committed(ben)), ann, ben)
-    up = [event for event in ben.events if event["event"] == "trainer-up"][-1]["time"]
+    up = newest(ben, "trainer-up")
     ready_from = 1 + max(
         (event["step"] for event in committed(ben) if event["time"] <= up), default=-1
     )
