@@ -149,6 +149,10 @@ class Listener:
         """Set the members: when a limit is reached, other peers are dropped before members."""
         self._gate.set_members(members)
 
+    def is_member(self, peer: PeerId) -> bool:
+        """Return whether `peer` is a member, by the last `set_members`."""
+        return self._gate.is_member(peer)
+
     def handle(self, purpose: str, handler: Handler, refusal: Refusal = _never) -> None:
         """Let `handler(connection, hello)` serve `purpose` from now on. The connection is closed
         when the handler returns. A handler may raise P2PTrainError, which is counted. Any other

@@ -5,6 +5,10 @@
                dialler has asked too often, or if too many dialogues are open
     both       keep the connection open, because NATs forget the mappings of closed connections
 
+Every admitted peer may ask, because a newcomer needs the answer before it can become a member. All
+peers that are not members share one limit. If too many connections are open, the peer with most of
+them loses its oldest one, so that a few liars cannot use up all places.
+
 Only members of the roster are asked; the caller checks this. A lying member gains little: we
 announce an address that is not ours to the peer with which we want to punch a hole. That peer does
 not call it unless another member claims to see us there; see `candidates`. Otherwise only that
@@ -15,6 +19,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -30,7 +35,7 @@ from p2ptrain.dataplane.tls import dial
 from p2ptrain.encoding import pack, unpack
 from p2ptrain.errors import PeerError, PeerUnreachable
 from p2ptrain.ids import PeerId
-from p2ptrain.rate_limit import Allowance
+from p2ptrain.rate_limit import Allowance, FairAllowance
 
 PURPOSE = "observe"
 ANSWER_BYTES_MAX = 96
@@ -38,12 +43,15 @@ ANSWER_BYTES_MAX = 96
 
 HOLD_S = 10.0
 """Seconds for which the listener keeps a connection open. An agreement and punching take six."""
-HELD_MAX, HELD_PER_PEER_MAX = 96, 32
+HELD_MAX, HELD_PER_PEER_MAX, HELD_BY_GUESTS_MAX = 96, 32, 24
 """Maximum number of connections that are kept open, so that most of the listener's connections
-remain free for data. A peer may observe STREAMS_MAX ports for each of four peers at once."""
+remain free for data. A peer may observe STREAMS_MAX ports for each of four peers at once. Guests
+are peers that are not members; they need one connection for each source."""
 ASKED_AT_ONCE, ASKED_PER_S = 64, 4.0
 """How many ports one peer may observe here: those of eight agreements at once, then those of two
 neighbours with two streams each second. The reduces of a very small model are that frequent."""
+ASKED_BY_GUESTS_AT_ONCE, ASKED_BY_GUESTS_PER_S = 32, 4.0
+"""How many ports all guests together may observe here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,24 +115,30 @@ def _external(sock: PeerSocket) -> ExternalAddress:
 
 class ObserveServer:
     """A listener's handler for PURPOSE. It bounds how often a peer may ask, how many connections it
-    keeps open, and for how long. Thread-safe."""
+    keeps open, and for how long. `is_member` tells members from guests. Thread-safe."""
 
     def __init__(
-        self, *, hold_s: float = HOLD_S, now: Callable[[], float] = time.monotonic
+        self,
+        *,
+        is_member: Callable[[PeerId], bool] = lambda peer: True,
+        hold_s: float = HOLD_S,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._is_member = is_member
         self._hold_s = hold_s
         self._now = now
         self._lock = threading.Lock()
         self._asked = Allowance(ASKED_AT_ONCE, ASKED_PER_S)
-        self._held: list[PeerId] = []
-        """The peer of each connection that is kept open."""
+        self._asked_by_guests = FairAllowance(ASKED_BY_GUESTS_AT_ONCE, ASKED_BY_GUESTS_PER_S)
+        self._held: list[PeerSocket] = []
+        """The connections that are kept open, oldest first."""
 
     def __call__(self, sock: PeerSocket, hello: Mapping[str, object]) -> None:
         """Answer, then wait until the peer closes the connection. Raises PeerError if the
         connection ends before the answer was sent, RemoteProtocolError if the peer calls from a
         port that it could not use for punching."""
         sock.set_deadline(self._hold_s)
-        if not self._hold(sock.peer):
+        if not self._hold(sock):
             sock.send_frame(b"")
             return
         try:
@@ -133,12 +147,35 @@ class ObserveServer:
                 sock.receive_into(bytearray(1))
         finally:
             with self._lock:
-                self._held.remove(sock.peer)
+                if sock in self._held:
+                    self._held.remove(sock)
 
-    def _hold(self, peer: PeerId) -> bool:
+    def _hold(self, sock: PeerSocket) -> bool:
         with self._lock:
-            full = len(self._held) >= HELD_MAX or self._held.count(peer) >= HELD_PER_PEER_MAX
-            if full or not self._asked.consume(peer, 1, self._now()):
+            if not self._has_room(sock.peer):
                 return False
-            self._held.append(peer)
+            limit = self._asked if self._is_member(sock.peer) else self._asked_by_guests
+            if not limit.consume(sock.peer, 1, self._now()):
+                return False
+            if len(self._held) >= HELD_MAX:
+                self._drop_one()
+            self._held.append(sock)
             return True
+
+    def _has_room(self, peer: PeerId) -> bool:
+        """Return whether one more connection of `peer` may be kept open, perhaps instead of that of
+        another peer. The caller holds the lock."""
+        peers = [each.peer for each in self._held]
+        own, guests = peers.count(peer), sum(not self._is_member(each) for each in peers)
+        if own >= HELD_PER_PEER_MAX:
+            return False
+        if not self._is_member(peer) and guests >= HELD_BY_GUESTS_MAX:
+            return False
+        return len(peers) < HELD_MAX or max(Counter(peers).values()) > own + 1
+
+    def _drop_one(self) -> None:
+        """End the oldest connection of the peer with the most. The caller holds the lock."""
+        ((most, _),) = Counter(each.peer for each in self._held).most_common(1)
+        oldest = next(each for each in self._held if each.peer == most)
+        self._held.remove(oldest)
+        oldest.shutdown()

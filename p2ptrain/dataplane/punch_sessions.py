@@ -8,7 +8,8 @@
 
 Both ends then begin at about the same time. Messages may be lost, delayed or doubled: an offer and
 an answer are sent again until the next message arrives, and all messages of one agreement carry the
-offerer's nonce. If each `go` is lost, the answerer begins without it.
+offerer's nonce. A message that the other end has confirmed is not sent again. If each `go` is lost,
+the answerer begins without it.
 
 The offerer calls as the TLS client. The caller makes sure that only one end offers.
 
@@ -52,7 +53,8 @@ messages can make us send."""
 
 @dataclass(frozen=True, slots=True)
 class SessionTimes:
-    """`resend_s`: pause before an offer or answer is sent again. `agree_s`: an agreement takes at
+    """`resend_s`: pause before an offer or answer is sent again, unless the caller reports that it
+    was delivered. `agree_s`: an agreement takes at
     most this long. `go_s`: an answerer that hears nothing more begins after this time.
     `remember_s`: how long an agreement that has ended is remembered."""
 
@@ -184,6 +186,13 @@ class PunchSessions:
         session.state = _State.ANSWERED
         session.go_at = session.ends = now + self._times.go_s
         return self._send_answer(session, now)
+
+    def delivered(self, peer: PeerId, message: PunchMessage) -> None:
+        """Do not send `message` again: `peer` has confirmed that it has it."""
+        session = self._sessions.get((peer, message.nonce))
+        states = {PunchOffer: _State.OFFERED, PunchAnswer: _State.ANSWERED}
+        if session is not None and session.state is states.get(type(message)):
+            session.resend_at = math.inf
 
     def refuse(self, peer: PeerId, nonce: bytes, reason: str, *, now: float) -> list[Effect]:
         """Refuse after `Gather`. The peer learns the reason."""

@@ -25,6 +25,7 @@ from p2ptrain.node.joining import find_run
 from p2ptrain.node.joining.invitation import invite
 from p2ptrain.node.joining.startup_status import StartupStatus
 from p2ptrain.node.malloc_limits import limit_malloc
+from p2ptrain.node.page.keep_page import keep_page
 from p2ptrain.node.startup import open_node
 from p2ptrain.node.state.context import Context
 from p2ptrain.node.state.threads import durably, switch_threads_often
@@ -112,6 +113,8 @@ async def run_lives(
     reception = StartupStatus(load_or_create(home.identity).peer, journal)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(serve_commands, home.control, reception)
+        if config.page_port is not None:
+            nursery.start_soon(keep_page, home, config.page_port, print_line, journal)
         while True:
             async with open_node(
                 config, home, reception, print_line, disk=disk, timing=timing
@@ -123,6 +126,8 @@ async def run_lives(
                 async with reception.with_context(context):
                     rejoin = await run_tasks(context, print_line, trainers)
                 begin(None)
+            if rejoin is None:
+                break
             await durably(write_adopted_chain, home, rejoin, disk)
             if context.state.leaving:
                 break

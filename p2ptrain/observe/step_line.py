@@ -49,6 +49,8 @@ class StepLine:
     """Number of outer steps that this node still has to replay."""
     eta_s: float | None = None
     """Estimated seconds until the run is complete."""
+    note: str = ""
+    """A remark for the owner beside the numbers, such as "paused"."""
 
     def __str__(self) -> str:
         parts = [
@@ -60,6 +62,7 @@ class StepLine:
             self._tokens(),
             f"catching up, {counted(self.left, 'update')} left" if self.left else "",
             "" if self.eta_s is None else f"ETA {duration(self.eta_s)}",
+            self.note,
         ]
         return "  ".join(part for part in parts if part)
 

@@ -39,6 +39,7 @@ takes 54 bytes."""
 COUNT_MAX = 1 << 53
 
 _RELAYS = "/p2ptrain-relays/"
+_BY_IPV6 = "/p2ptrain-dialable/6"
 
 SHARE_BLOCKS_MAX = 4096
 """Maximum number of held-out blocks in one member's share of a validation."""
@@ -160,6 +161,10 @@ class Heartbeat:
     """How many edges the sender offers to relay, free or in use; see `dataplane/relaying`. On the
     wire, it is a text among the addresses: older versions take it for a malformed address and skip
     it, while they would refuse an unknown field."""
+    dialable_by_ipv6: bool = False
+    """Whether other sites have lately connected to the sender's data plane by IPv6. It is a text
+    among the addresses too. `dialable` is about IPv4, unless all members see the sender at IPv6
+    addresses."""
     step_report: StepReport | None = None
     """The sender's report on the newest outer step that it has finished. It is a text among the
     addresses too."""
@@ -178,10 +183,11 @@ def encode(heartbeat: Heartbeat) -> bytes:
     }
     wire["state"] = heartbeat.state[:STATE_CHARACTERS_MAX]
     told = [f"{_RELAYS}{heartbeat.relays}"] if heartbeat.relays else []
+    told += [_BY_IPV6] if heartbeat.dialable_by_ipv6 else []
     if heartbeat.step_report is not None:
         told.append(encode_report(heartbeat.step_report))
     wire["addresses"] = (*heartbeat.addresses[: ADDRESSES_MAX - len(told)], *told)
-    del wire["relays"], wire["step_report"]
+    del wire["relays"], wire["dialable_by_ipv6"], wire["step_report"]
     wire["lacks"] = heartbeat.lacks[:LACKS_MAX]
     wire["paths"] = [[peer, path.rate, path.delay_ms] for peer, path in heartbeat.paths]
     if heartbeat.reduce is not None:
@@ -220,6 +226,8 @@ def decode(data: bytes) -> Heartbeat:
     wire["incarnation"] = _count(wire["incarnation"], INCARNATION_MAX)
     wire["state"] = _printable(wire["state"][:STATE_CHARACTERS_MAX])
     addresses, wire["relays"] = _without_relays(_addresses(wire["addresses"]))
+    wire["dialable_by_ipv6"] = _BY_IPV6 in addresses
+    addresses = tuple(each for each in addresses if each != _BY_IPV6)
     wire["addresses"], wire["step_report"] = without_report(addresses)
     wire["ready"] = _ready(wire["ready"])
     wire["reduce"] = _reduce(wire["reduce"])

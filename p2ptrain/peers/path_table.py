@@ -10,7 +10,7 @@ This module does not use a clock, sockets or the ledger; `now` is an argument wh
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 
@@ -148,18 +148,18 @@ class PathTable:
     def between(
         self,
         peers: Sequence[PeerId],
-        undialable: Collection[PeerId],
+        are_apart: Callable[[PeerId, PeerId], bool],
         *,
         unproven_rate: float = 0.0,
     ) -> Paths:
-        """Return the known paths between `peers`. If both peers of a pair are in `undialable` and
-        their path is not measured, its rate in bytes per second is `unproven_rate`; with 0, the two
-        do not have a path to each other."""
+        """Return the known paths between `peers`. If neither peer of a pair can dial the other
+        (`are_apart`) and their path is not measured, its rate in bytes per second is
+        `unproven_rate`; with 0, the two do not have a path to each other."""
         rates: dict[tuple[PeerId, PeerId], float] = {}
         delays_s: dict[tuple[PeerId, PeerId], float] = {}
         for a, b in combinations(sorted(peers), 2):
             path = self._path(a, b)
-            if a in undialable and b in undialable and not (path.rate and unproven_rate):
+            if not (path.rate and unproven_rate) and are_apart(a, b):
                 rates[a, b] = unproven_rate
             elif path.rate:
                 rates[a, b] = 1000.0 * path.rate

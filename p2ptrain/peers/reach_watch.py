@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 
 from p2ptrain.ids import PeerId
 from p2ptrain.peers.reach_evidence import PortsReached, ReachEvidence, version_of
@@ -37,6 +38,9 @@ class ReachWatch:
 
     def __init__(self) -> None:
         self.ports = PortsReached()
+        """The result for the version of IP that the verdict is about."""
+        self.data_by_ipv6: bool | None = None
+        """Whether other sites can connect to the data port by IPv6; None if it is not known."""
         self.verdict: Verdict = NOT_ASKED
         self.external_host = ""
         """The address at which other sites see this node; "" if it is not known."""
@@ -98,13 +102,11 @@ class ReachWatch:
                 self.external_host = ""
         self._where = place, ports
         were = self.ports
-        self.ports = self._evidence.judge(
-            control_arrivals,
-            data_arrivals,
-            now,
-            sites=self._sites,
-            version=version_of(self.external_host),
+        judged = partial(
+            self._evidence.judge, control_arrivals, data_arrivals, now, sites=self._sites
         )
+        self.ports = judged(version=version_of(self.external_host))
+        self.data_by_ipv6 = judged(version=6).data
         if _is_half_news(were, self.ports):
             self._questions.ask_again()
         place = replace(place, translated=place.lan_host != self.external_host)

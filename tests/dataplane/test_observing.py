@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import select
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
+from itertools import count
 
 import pytest
 
@@ -12,15 +15,24 @@ from p2ptrain.dataplane import (
     Endpoint,
     ExternalAddress,
     LocalPort,
+    Observation,
     ObserveServer,
     PeerSocket,
     observe,
 )
-from p2ptrain.dataplane.observing import ASKED_AT_ONCE, HELD_PER_PEER_MAX, PURPOSE, decode_answer
+from p2ptrain.dataplane.observing import (
+    ASKED_AT_ONCE,
+    ASKED_BY_GUESTS_AT_ONCE,
+    HELD_BY_GUESTS_MAX,
+    HELD_MAX,
+    HELD_PER_PEER_MAX,
+    PURPOSE,
+    decode_answer,
+)
 from p2ptrain.encoding import pack
 from p2ptrain.errors import PeerUnreachable, RemoteProtocolError
 
-from .conftest import DEADLINE_S, ListenerFactory, eventually
+from .conftest import DEADLINE_S, ListenerFactory, eventually, identity
 
 
 @pytest.fixture
@@ -88,6 +100,74 @@ def test_peer_cannot_keep_too_many_connections_open(
     listener, member = listening()
     listener.handle(PURPOSE, ObserveServer(hold_s=DEADLINE_S))
     ports = [LocalPort("127.0.0.2") for _ in range(HELD_PER_PEER_MAX + 1)]
+    held = [observe(client, member, port, deadline_s=DEADLINE_S) for port in ports[1:]]
+    with pytest.raises(PeerUnreachable, match="no time"):
+        ask(client, member, ports[0])
+    for each in held:
+        each.close()
+    ports[0].close()
+
+
+def test_greediest_peer_loses_its_oldest_connection(listening: ListenerFactory) -> None:
+    listener, member = listening()
+    listener.handle(PURPOSE, ObserveServer(hold_s=DEADLINE_S))
+    greedy = [Credentials.create(identity(number)) for number in (41, 42, 43)]
+    modest = Credentials.create(identity(44))
+    for each in (*greedy, modest):
+        listener.trust_certificate(each.certificate_der)
+    held: list[list[Observation]] = []
+    for each in greedy:
+        ports = [LocalPort("127.0.0.2") for _ in range(HELD_MAX // len(greedy))]
+        held.append([observe(each, member, port, deadline_s=DEADLINE_S) for port in ports])
+    with LocalPort("127.0.0.2") as port:
+        found = observe(modest, member, port, deadline_s=DEADLINE_S)
+        assert listener.statistics().connections_now == HELD_MAX
+        ended = [each[0].connection for each in held]
+        eventually(lambda: any(is_over(each) for each in ended))
+        assert sum(is_over(each) for each in ended) == 1
+        assert not is_over(found.connection)
+        found.connection.close()
+    for observed in (each for of_peer in held for each in of_peer):
+        observed.close()
+
+
+def is_over(connection: PeerSocket) -> bool:
+    """Return whether the other end has closed the connection."""
+    poll = select.poll()
+    poll.register(connection.fileno(), select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def test_guests_share_one_limit_and_leave_that_of_members_alone(
+    client: Credentials, listening: ListenerFactory
+) -> None:
+    listener, member = listening()
+    listener.set_members([client.peer])
+    server = ObserveServer(is_member=listener.is_member, now=lambda: 0.0)
+    listener.handle(PURPOSE, server)
+    guests = [Credentials.create(identity(number)) for number in (45, 46)]
+    for each in guests:
+        listener.trust_certificate(each.certificate_der)
+    answered = 0
+    for each in guests:
+        with suppress(PeerUnreachable):
+            for _ in range(ASKED_BY_GUESTS_AT_ONCE):
+                with LocalPort("127.0.0.2") as port:
+                    ask(each, member, port)
+                answered += 1
+    assert answered == ASKED_BY_GUESTS_AT_ONCE
+    with LocalPort("127.0.0.2") as port:
+        assert ask(client, member, port).port == port.address[1]
+
+
+def test_guests_cannot_keep_too_many_connections_open(
+    client: Credentials, listening: ListenerFactory
+) -> None:
+    listener, member = listening()
+    server = ObserveServer(is_member=lambda peer: False, hold_s=DEADLINE_S, now=lambda: next(times))
+    times = count(0.0, 60.0)
+    listener.handle(PURPOSE, server)
+    ports = [LocalPort("127.0.0.2") for _ in range(HELD_BY_GUESTS_MAX + 1)]
     held = [observe(client, member, port, deadline_s=DEADLINE_S) for port in ports[1:]]
     with pytest.raises(PeerUnreachable, match="no time"):
         ask(client, member, ports[0])

@@ -182,6 +182,24 @@ def test_dead_network_ends_in_a_failure() -> None:
     ]
 
 
+def test_confirmed_message_is_not_sent_again() -> None:
+    ann, bob = PunchSessions(TIMES), PunchSessions(TIMES)
+    (offer,) = ann.offer(BOB, ABOUT, ports(ANN), nonce=NONCE, now=0.0)
+    assert isinstance(offer, Send)
+    (again,) = ann.tick(TIMES.resend_s)
+    assert isinstance(again, Send)
+    ann.delivered(BOB, again.message)
+    assert ann.tick(3 * TIMES.resend_s) == []
+    bob.receive(ANN, offer.message, sees(ANN), now=0.0)
+    (answer,) = bob.gathered(ANN, NONCE, ports(BOB), now=0.1)
+    assert isinstance(answer, Send)
+    bob.delivered(ANN, offer.message)  # It is not Bob's own.
+    assert [type(each) for each in bob.tick(0.1 + TIMES.resend_s)] == [Send]
+    bob.delivered(ANN, answer.message)
+    assert bob.tick(0.1 + 2 * TIMES.resend_s) == []
+    assert [type(each) for each in bob.tick(0.1 + TIMES.go_s)] == [Punch]
+
+
 def bob_hears(bob: PunchSessions, message: PunchMessage, now: float = 0.0) -> list[Effect]:
     return bob.receive(EVE, message, sees(EVE), now=now)
 

@@ -1,8 +1,8 @@
-"""Each of many keys has its own rate limit, which allows bursts."""
+"""Rate limits of many keys: each has its own, or all share one fairly. Both allow bursts."""
 
 from __future__ import annotations
 
-from p2ptrain.rate_limit import Allowance
+from p2ptrain.rate_limit import Allowance, FairAllowance
 
 
 class TestAllowance:
@@ -34,3 +34,53 @@ class TestAllowance:
             allowance.consume(number, 1, float(number))
         assert len(allowance) == 3
         assert not allowance.consume(9, 1, 9.0)
+
+
+def taken(allowance: FairAllowance, key: str, now: float, count: int = 1) -> int:
+    """Return how often `key` is allowed `count` in a row."""
+    times = 0
+    while allowance.consume(key, count, now):
+        times += 1
+    return times
+
+
+class TestFairAllowance:
+    def test_one_key_leaves_half_to_the_next(self) -> None:
+        allowance = FairAllowance(12, 1.0)
+        assert [taken(allowance, key, 0.0) for key in "ab"] == [6, 6]
+
+    def test_keys_that_come_late_get_what_is_refilled(self) -> None:
+        allowance = FairAllowance(12, 1.0)
+        assert [taken(allowance, key, 0.0) for key in "abc"] == [6, 6, 0]
+        assert [taken(allowance, key, 2.0) for key in "abc"] == [0, 0, 2]
+        assert [taken(allowance, key, 4.0) for key in "abc"] == [0, 0, 2]
+
+    def test_all_keys_together_get_no_more_than_one(self) -> None:
+        allowance = FairAllowance(12, 1.0)
+        for now in range(100):
+            for key in "abcdefgh":
+                taken(allowance, key, float(now))
+        assert sum(taken(allowance, key, 101.0) for key in "abcdefgh") <= 2
+
+    def test_key_that_has_used_nothing_may_exceed_its_share(self) -> None:
+        allowance = FairAllowance(12, 1.0)
+        assert [taken(allowance, key, 0.0, 4) for key in "abc"] == [1, 1, 1]
+        assert taken(allowance, "a", 0.0) == 0
+        assert taken(FairAllowance(12, 1.0), "a", 0.0, 13) == 0
+
+    def test_idle_key_gets_its_whole_share_again_and_is_forgotten(self) -> None:
+        allowance = FairAllowance(4, 2.0)
+        assert taken(allowance, "a", 0.0) == 2
+        assert taken(allowance, "b", 50.0) == 2
+        assert len(allowance) == 1
+
+    def test_use_that_cannot_be_refused_counts(self) -> None:
+        allowance = FairAllowance(12, 1.0)
+        allowance.note("me", 9, 0.0)
+        assert taken(allowance, "a", 0.0) == 3
+        allowance.note("me", 99, 0.0)
+        assert taken(allowance, "b", 1.0) == 0
+
+    def test_number_of_keys_is_bounded(self) -> None:
+        allowance = FairAllowance(100, 1.0, keys_max=2)
+        assert [allowance.consume(key, 1, 0.0) for key in "abc"] == [True, True, False]

@@ -11,7 +11,7 @@ from p2ptrain.encoding import pack
 from p2ptrain.errors import P2PTrainError, PeerUnreachable, RemoteProtocolError
 from p2ptrain.ids import PeerId
 from p2ptrain.node.forwarding import forwarding
-from tests.node.rig import ANN, PaperNetwork, Rig, heartbeat, rig
+from tests.node.rig import ANN, OpenDoor, PaperNetwork, Rig, heartbeat, rig
 
 NOBODY = 1
 """A port at which nobody listens."""
@@ -41,6 +41,15 @@ class Cable(PaperNetwork):
         if len(reply) > bytes_max:
             raise RemoteProtocolError("the reply is too long", peer=peer)
         return reply
+
+
+def invite(guest: Rig, *others: Rig) -> None:
+    """Let the others admit `guest` by name, and let it be a member for nobody."""
+    for each in (guest, *others):
+        admission = each.context.admission
+        assert isinstance(admission, OpenDoor)
+        admission.also_named.add(guest.context.me)
+        each.set_chain(since={other.context.me: 0 for other in others})
 
 
 def network_of(r: Rig) -> Cable:

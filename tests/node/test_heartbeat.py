@@ -74,6 +74,16 @@ def test_offer_to_relay_is_a_text_that_older_versions_skip() -> None:
     assert decode(encode(full)) == replace(full, addresses=full.addresses[:7])
 
 
+def test_that_ipv6_works_is_a_text_that_older_versions_skip() -> None:
+    telling = replace(FULL, relays=2, dialable_by_ipv6=True)
+    wire = unpack(encode(telling), bytes_max=HEARTBEAT_BYTES_MAX)
+    assert isinstance(wire, dict)
+    texts = ["/p2ptrain-relays/2", "/p2ptrain-dialable/6"]
+    assert wire["addresses"] == [*FULL.addresses, *texts]
+    assert "dialable_by_ipv6" not in wire
+    assert decode(encode(telling)) == telling
+
+
 @pytest.mark.parametrize("said", ["", "-1", "x", "²", "1234"])
 def test_malformed_offer_to_relay_offers_nothing(said: str) -> None:
     wire = unpack(encode(FULL), bytes_max=HEARTBEAT_BYTES_MAX)

@@ -122,7 +122,7 @@ def test_path_has_the_lower_rate_and_delay_of_those_that_its_ends_report() -> No
     book.found_delay(ANN, 0.02)
     book.note_report(ANN, [(ME, Path(99_000, 30)), (BOB, Path(7000, 0))], ALL)
     book.note_report(BOB, [(ANN, Path(8000, 5))], ALL)
-    assert book.between([CAI, BOB, ME, ANN], ()) == Paths(
+    assert book.between([CAI, BOB, ME, ANN], lambda one, other: False) == Paths(
         {(ANN, ME): 10e6, (ANN, BOB): 7e6}, {(ANN, ME): 0.02, (ANN, BOB): 0.005}
     )
     assert book.is_measured(BOB, ANN)
@@ -132,8 +132,10 @@ def test_path_has_the_lower_rate_and_delay_of_those_that_its_ends_report() -> No
 def test_rate_between_two_peers_that_cannot_be_dialled_is_zero() -> None:
     book = PathTable(ME)
     book.note_report(ANN, [(BOB, Path(7000))], ALL)
-    assert book.between([ANN, BOB, CAI], {ANN, BOB}).rates == {(ANN, BOB): 0.0}
-    assert book.between([ANN, BOB, CAI], {ANN}).rates == {(ANN, BOB): 7e6}
+    apart, together = [ANN, BOB], list[PeerId]()
+    for pair, rate in ((apart, 0.0), (together, 7e6)):
+        found = book.between([ANN, BOB, CAI], lambda *two, pair=pair: list(two) == pair)
+        assert found.rates == {(ANN, BOB): rate}
 
 
 def test_paths_of_a_former_member_are_forgotten() -> None:

@@ -6,13 +6,17 @@ A relay gives away its upload, so it does so only for the run, and within limits
   that attempt, and only while that attempt lasts.
 - A few edges at a time; an edge is a pair of peers with all its streams. Fetches of chunks get half
   of them at most, since reduces make everybody wait.
+- One of the two ends of a fetch may be a guest: a peer that this node admits by name and that is
+  not a member, for instance a newcomer that still lacks the weights. The guest must be the end that
+  fetches. Guests together get half of the fetches and of the bytes, and shorter fetches.
 - A number of bytes each day. At that number new edges are refused. Edges that exist may continue
   for 5 % more, since each broken edge costs a whole attempt; then they are ended.
 
 An edge that was refused once is refused for some seconds, so that both of its ends hear the same
 answer and go on to the next relay.
 
-*Whose word is it?* Only the ledger says who takes part. Two lying participants can occupy an edge
+*Whose word is it?* Only the ledger says who takes part, and only the organisers and delegates say
+who is a guest. Two lying participants can occupy an edge
 for as long as their attempt lasts; they cannot make the relay connect to anybody.
 
 This module has no clock and no sockets. `server` feeds it.
@@ -21,7 +25,7 @@ This module has no clock and no sockets. `server` feeds it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from p2ptrain.dataplane.relaying.messages import (
@@ -50,8 +54,11 @@ ASKS_AT_ONCE, ASKS_PER_S = 64, 8.0
 """Requests of one peer: all streams of an edge at once, then those of an edge every few seconds."""
 PEERS_MAX = 1024
 """Maximum number of peers for which relayed bytes are counted one by one."""
-FETCH_S = 900.0
-"""Maximum seconds of a relayed fetch. The fetcher may ask again afterwards."""
+FETCH_S, GUEST_FETCH_S = 900.0, 300.0
+"""Maximum seconds of a relayed fetch, and of one by a guest. The fetcher may ask again
+afterwards."""
+GUESTS_SHARE = 0.5
+"""Share of the day's bytes that is relayed for guests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,18 +79,33 @@ class RelayLimits:
         """Maximum number of edges that fetch chunks."""
         return max(self.edges // 2, min(self.edges, 1))
 
+    @property
+    def guest_fetches(self) -> int:
+        """Maximum number of edges over which guests fetch chunks."""
+        return max(self.fetches // 2, min(self.fetches, 1))
+
+    @property
+    def guest_bytes_per_day(self) -> float:
+        return GUESTS_SHARE * self.bytes_per_day
+
 
 @dataclass(frozen=True, slots=True)
 class RelayView:
     """The statements of the relay's own ledger. `attempt` is the current attempt at outer step
     `step`, and `participants` are its peers. Before an attempt has begun, `attempt` is the next
-    one's number and there are no participants."""
+    one's number and there are no participants. `is_guest` says whom this node admits by name among
+    the others."""
 
     run: RunId
     members: Collection[PeerId]
     step: int
     attempt: int
     participants: Collection[PeerId] = ()
+    is_guest: Callable[[PeerId], bool] = field(default=lambda peer: False, compare=False)
+
+    def has_guest(self, request: RelayRequest) -> bool:
+        """Return whether one of the two ends is not a member."""
+        return not all(end in self.members for end in (request.peer, request.other))
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +124,7 @@ def judge(request: RelayRequest, view: RelayView) -> Verdict:
     key, ends = request.key, (request.peer, request.other)
     if key.run != view.run:
         return _not_allowed("this relay takes part in another run")
-    if not all(end in view.members for end in ends):
+    if view.has_guest(request) and not _is_fetch_of_guest(request, view):
         return _not_allowed("both ends must be members")
     if not isinstance(key, EdgeKey):
         return None
@@ -117,6 +139,14 @@ def judge(request: RelayRequest, view: RelayView) -> Verdict:
     return _not_allowed("this attempt is too far ahead")
 
 
+def _is_fetch_of_guest(request: RelayRequest, view: RelayView) -> bool:
+    """Return whether a guest asks to fetch from a member."""
+    fetcher = request.key.dialler
+    source = request.other if fetcher == request.peer else request.peer
+    is_fetch = not isinstance(request.key, EdgeKey)
+    return is_fetch and source in view.members and view.is_guest(fetcher)
+
+
 def _not_allowed(reason: str) -> Refused:
     return Refused(Refusal.NOT_ALLOWED, reason)
 
@@ -126,6 +156,7 @@ class _Edge:
     """An edge that is being relayed."""
 
     since: float
+    is_guests: bool = False
     streams: int = 0
     relayed_bytes: int = 0
 
@@ -163,13 +194,22 @@ class RelayBook:
     _asked: Allowance = field(default_factory=lambda: Allowance(ASKS_AT_ONCE, ASKS_PER_S))
     _day: int = 0
     _today_bytes: int = 0
+    _guests_today_bytes: int = 0
     _total_bytes: int = 0
     _by_peer: Counter[PeerId] = field(default_factory=Counter)
     _today_by_peer: Counter[PeerId] = field(default_factory=Counter)
 
-    def ask(self, request: RelayRequest, *, connections: int, now: float, day: int) -> Verdict:
+    def ask(
+        self,
+        request: RelayRequest,
+        *,
+        connections: int,
+        now: float,
+        day: int,
+        is_guests: bool = False,
+    ) -> Verdict:
         """Count a new request, and return whether limits forbid it. `connections` is the number of
-        other connections to the relay."""
+        other connections to the relay. `is_guests`: whether one end is a guest."""
         self._begin_day(day)
         edge = request.edge
         until, refused = self._refused.get(edge, (now, None))
@@ -179,16 +219,18 @@ class RelayBook:
             return Refused(Refusal.FULL, "this peer asks too often")
         if connections >= self.limits.connections_max:
             return self._refuse(edge, "this relay has too many connections", now)
-        if why := self._why_full(edge):
+        if why := self._why_full(edge, is_guests):
             return self._refuse(edge, why, now)
         return None
 
-    def begin(self, edge: EdgeId, *, now: float, day: int) -> Refused | None:
+    def begin(
+        self, edge: EdgeId, *, now: float, day: int, is_guests: bool = False
+    ) -> Refused | None:
         """Begin a stream, now that both ends have come. Call `end` later, unless this refuses."""
         self._begin_day(day)
-        if why := self._why_full(edge):
+        if why := self._why_full(edge, is_guests):
             return self._refuse(edge, why, now)
-        self._edges.setdefault(edge, _Edge(now)).streams += 1
+        self._edges.setdefault(edge, _Edge(now, is_guests)).streams += 1
         return None
 
     def end(self, edge: EdgeId, *, now: float) -> EndedEdge | None:
@@ -208,7 +250,12 @@ class RelayBook:
         if sender in self._by_peer or len(self._by_peer) < PEERS_MAX:
             self._by_peer[sender] += relayed
             self._today_by_peer[sender] += relayed
-        self._edges[edge].relayed_bytes += relayed
+        found = self._edges[edge]
+        found.relayed_bytes += relayed
+        if found.is_guests:
+            self._guests_today_bytes += relayed
+            if self._guests_today_bytes >= OVER_THE_DAY * self.limits.guest_bytes_per_day:
+                return False
         return self._today_bytes < OVER_THE_DAY * self.limits.bytes_per_day
 
     def offered(self, day: int) -> int:
@@ -229,7 +276,7 @@ class RelayBook:
             tuple(self._today_by_peer.most_common()),
         )
 
-    def _why_full(self, edge: EdgeId) -> str:
+    def _why_full(self, edge: EdgeId, is_guests: bool) -> str:
         if self._today_bytes >= self.limits.bytes_per_day:
             return "this relay has used up its bytes of today"
         if edge in self._edges:
@@ -239,6 +286,13 @@ class RelayBook:
             return "this relay is busy with other edges"
         if edge.is_fetch and fetches >= self.limits.fetches:
             return "this relay is busy with other fetches"
+        return self._why_full_for_guests() if is_guests else ""
+
+    def _why_full_for_guests(self) -> str:
+        if self._guests_today_bytes >= self.limits.guest_bytes_per_day:
+            return "this relay has used up its bytes of today for peers that are not members"
+        if sum(each.is_guests for each in self._edges.values()) >= self.limits.guest_fetches:
+            return "this relay is busy with other fetches of peers that are not members"
         return ""
 
     def _refuse(self, edge: EdgeId, reason: str, now: float) -> Refused:
@@ -251,7 +305,7 @@ class RelayBook:
 
     def _begin_day(self, day: int) -> None:
         if day != self._day:
-            self._day, self._today_bytes = day, 0
+            self._day, self._today_bytes, self._guests_today_bytes = day, 0, 0
             self._today_by_peer.clear()
 
 
@@ -260,6 +314,7 @@ def is_over(request: RelayRequest, view: RelayView, *, seconds: float) -> str:
     verdict = judge(request, view)
     if isinstance(verdict, Refused):
         return verdict.reason
-    if not isinstance(request.key, EdgeKey) and seconds >= FETCH_S:
+    limit_s = GUEST_FETCH_S if view.has_guest(request) else FETCH_S
+    if not isinstance(request.key, EdgeKey) and seconds >= limit_s:
         return "a relayed fetch must end after a while"
     return ""

@@ -139,6 +139,11 @@ class RelayServer:
         if self._splicer is not None:
             self._splicer.__exit__(*raised)
 
+    def set_limit(self, limit_bytes_per_s: float | None) -> None:
+        """Change the user's upload limit, of which relaying gets a share."""
+        if self._pace is not None:
+            self._pace.set_limit(limit_bytes_per_s)
+
     @property
     def offered(self) -> int:
         """How many edges this node offers to relay, free or in use."""
@@ -200,18 +205,21 @@ class RelayServer:
                     del self._waiting[place]
 
     def _admit(self, half: _Half) -> Refused | None:
-        verdict = judge(half.request, self._view())
+        view = self._view()
+        verdict = judge(half.request, view)
         if isinstance(verdict, Refused):
             return verdict
-        others, now = self._connections - 1, self._now()
-        limited = self._book.ask(half.request, connections=others, now=now, day=self._day())
+        others, now, guests = self._connections - 1, self._now(), view.has_guest(half.request)
+        limited = self._book.ask(
+            half.request, connections=others, now=now, day=self._day(), is_guests=guests
+        )
         return limited if isinstance(limited, Refused) else None
 
     def _try_to_meet(self, half: _Half) -> Refused | _Meeting | None:
         """Join `half` with its other end if that waits too, and both are allowed. The caller holds
         the lock."""
-        request = half.request
-        verdict = judge(request, self._view())
+        request, view = half.request, self._view()
+        verdict = judge(request, view)
         if isinstance(verdict, Refused):
             return verdict
         half.is_allowed = verdict is None
@@ -220,7 +228,10 @@ class RelayServer:
             return None
         if not half.is_allowed or not other.is_allowed or other.refused or other.meeting:
             return None
-        if refused := self._book.begin(request.edge, now=self._now(), day=self._day()):
+        guests = view.has_guest(request)
+        if refused := self._book.begin(
+            request.edge, now=self._now(), day=self._day(), is_guests=guests
+        ):
             other.refused = refused
             self._changed.notify_all()
             return refused

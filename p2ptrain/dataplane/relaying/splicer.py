@@ -32,11 +32,11 @@ IDLE_S = 30.0
 """A pair on which nothing moves is ended after this time. In a reduce, neighbours that are alive
 are never silent for more than 8 s."""
 CLOSED_WITHIN_S = 5.0
-GATHER_S = 0.004
-"""Pause between two rounds while much arrives in small pieces, so that pieces become larger. It is
-short compared with the delay of a path that needs a relay."""
-SMALL_BYTES, MUCH_BYTES = 64 << 10, 256 << 10
-"""Mean size of small pieces, and how many bytes in TICK_S are much."""
+GATHER_S, GATHER_S_MAX = 0.004, 0.032
+"""Shortest and longest pause between two rounds while much arrives in small pieces, so that pieces
+become larger. Each piece costs 60 µs. The pause is short compared with the time of a transfer."""
+SMALL_BYTES, LARGE_BYTES, MUCH_BYTES = 128 << 10, 512 << 10, 256 << 10
+"""Mean sizes of small and of large pieces, and how many bytes in TICK_S are much."""
 _FLAGS = getattr(os, "SPLICE_F_MOVE", 0) | getattr(os, "SPLICE_F_NONBLOCK", 0)
 
 
@@ -170,7 +170,7 @@ class Splicer:
                 if now >= next_look:
                     next_look = now + TICK_S
                     self._end_idle(now)
-                    pause_s = self._pause_s()
+                    pause_s = self._pause_s(pause_s)
                 if pause_s:
                     time.sleep(pause_s)
         finally:
@@ -185,12 +185,16 @@ class Splicer:
             for each in (self._wake, self._woken):
                 os.close(each)
 
-    def _pause_s(self) -> float:
-        """Return how long to pause between the rounds of the next tick."""
-        are_small = self._piece_bytes < SMALL_BYTES * self._pieces
-        is_much = self._piece_bytes >= MUCH_BYTES
+    def _pause_s(self, before_s: float) -> float:
+        """Return how long to pause between the rounds of the next tick, after pauses of
+        `before_s`."""
+        pieces, piece_bytes = self._pieces, self._piece_bytes
         self._pieces = self._piece_bytes = 0
-        return GATHER_S if are_small and is_much else 0.0
+        if piece_bytes < MUCH_BYTES or piece_bytes > LARGE_BYTES * pieces:
+            return 0.0
+        if piece_bytes < SMALL_BYTES * pieces:
+            return min(max(2 * before_s, GATHER_S), GATHER_S_MAX)
+        return before_s
 
     def _obey(self) -> None:
         while self._orders:
@@ -258,7 +262,8 @@ class Splicer:
     def _push(self, pair: SplicedPair, flow: _Flow, now: float) -> None:
         """Move bytes from the pipe into the sink. Raises OSError."""
         count = flow.held
-        if self._pace is not None and count > self._credit:
+        limited = self._pace is not None and self._pace.limited
+        if limited and count > self._credit:
             self._starved.setdefault(flow, pair)
             count = self._credit
         if not count:
@@ -276,8 +281,10 @@ class Splicer:
         flow.held -= sent
         flow.is_full = False
         pair.moved_at = now
-        if self._pace is not None:
+        if limited:
             self._credit -= sent
+        elif self._pace is not None:
+            self._pace.note_sent(sent)
         if not pair.count(flow.side, sent):
             pair.reason = "this relay has used up its bytes of today"
             raise OSError(errno.EDQUOT, pair.reason)

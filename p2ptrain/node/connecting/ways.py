@@ -86,10 +86,10 @@ def after_punching(context: Context, punches: Way, relayed: Way) -> tuple[Way, W
 
 
 def can_punch(context: Context, peer: PeerId) -> bool:
-    """Return whether this node may punch holes with `peer`: both are members."""
-    state = context.ledger.snapshot
-    members = state.is_member(context.me) and state.is_member(peer)
-    return members and context.peers.punching.agree is not None
+    """Return whether this node may offer `peer` to punch holes: `peer` is a member, and this node
+    is a member or, in order to fetch chunks, a guest."""
+    agrees = context.peers.punching.agree is not None
+    return agrees and context.peers.may_fetch_in_every_way(context.me, peer)
 
 
 async def dial_once(context: Context, opening: Opening, deadline_s: float | None = None) -> None:

@@ -105,7 +105,8 @@ async def notice_waits(
             look_at = context.now() + look_s
             _note_wait(context, wall())
         state, step = context.state.current, context.ledger.snapshot.step
-        over = context.ledger.snapshot.phase is Phase.ENDED or context.state.leaving
+        ended = context.ledger.snapshot.phase is Phase.ENDED or context.state.leaving
+        over = ended or bool(context.state.stopped) or context.state.pause is not None
         lasts_s = None if over else durations.overdue(state, step, context.now())
         if lasts_s is None:
             context.alerts.clear(WARNING)
@@ -146,7 +147,8 @@ def current_wait(context: Context, wall_s: float) -> Wait | None:
 def _then(agreement: LedgerStatus) -> str:
     """Say what happens after the wait."""
     if agreement.phase is Phase.REDUCE:
-        return "then the members decide without the missing reports" if agreement.until else ""
+        late = "then the members decide without the missing reports"
+        return late if agreement.until else "then the members agree on the result"
     if agreement.waiting_for:
         late = "then the members exchange without those that are late"
         return late if agreement.until else "then the members exchange"

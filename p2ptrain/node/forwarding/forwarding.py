@@ -10,6 +10,10 @@ can be forwarded.
 the member that it is connected to, only to a member that it is connected to, and at a limited rate.
 So nobody can use it to reach an address, or to multiply traffic. A lying forwarder can lose or
 delay messages; the sender then asks another one.
+
+One of the two ends may be a guest, which the organisers or a delegate admit by name and which is
+not a member, for instance because it still lacks the weights. Then only the few requests that open
+a connection for chunks (FOR_GUESTS) are passed on, with a limit of their own.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from p2ptrain.address_group import plain_host
+from p2ptrain.dataplane.punch_messages import MESSAGE_BYTES_MAX as PUNCH_BYTES_MAX
 from p2ptrain.errors import (
     NotAuthorised,
     PeerError,
@@ -35,7 +40,14 @@ from p2ptrain.peers.forwarded_messages import (
     ForwardedMessage,
     decode,
 )
-from p2ptrain.peers.protocol_names import FORWARD_PROTOCOL, PUNCH_PROTOCOL
+from p2ptrain.peers.protocol_names import (
+    ENDPOINT_BYTES_MAX,
+    ENDPOINT_PROTOCOL,
+    FORWARD_PROTOCOL,
+    PUNCH_PROTOCOL,
+    RELAY_PROTOCOL,
+)
+from p2ptrain.peers.relay_messages import MEET_BYTES_MAX
 
 DIRECT_S = 2.0
 """Deadline in seconds of a direct request to a peer that is not connected, if there may be a
@@ -51,6 +63,14 @@ PASS_ON_S = 3.0
 WITH_ADDRESS = {PUNCH_PROTOCOL}
 """The protocols with whose requests a forwarder states the address at which it sees the sender.
 Others do not need it, and earlier versions do not accept it."""
+
+FOR_GUESTS = {
+    ENDPOINT_PROTOCOL: ENDPOINT_BYTES_MAX,
+    PUNCH_PROTOCOL: PUNCH_BYTES_MAX,
+    RELAY_PROTOCOL: MEET_BYTES_MAX,
+}
+"""The protocols whose requests are passed on between a member and a guest, and the maximum size of
+such a request in bytes."""
 
 FORWARDERS_MAX = 3
 """Maximum number of forwarders to try for one request."""
@@ -106,7 +126,7 @@ async def request(
         PeerError, RemoteProtocolError: see `Network.request`. PeerUnreachable also if no forwarder
             could pass the request on.
     """
-    members = _possible_forwarders(context, peer)
+    members = _possible_forwarders(context, peer, protocol)
     state, connected = context.peers.forwarding, peer in context.network.connected()
     due = may_connect and context.now() >= state.direct_again_s.get(peer, 0.0)
     if connected or not members or due:
@@ -177,13 +197,22 @@ def _new_request(context: Context, peer: PeerId, protocol: str, payload: bytes) 
     return unsigned.signed(context.identity.sign)
 
 
-def _possible_forwarders(context: Context, peer: PeerId) -> list[PeerId]:
+def _may_exchange(context: Context, sender: PeerId, receiver: PeerId, protocol: str) -> bool:
+    """Return whether requests of `protocol` are passed on between these two."""
+    is_member = context.ledger.snapshot.is_member
+    if is_member(sender) and is_member(receiver):
+        return True
+    fetches = context.peers.may_fetch_in_every_way
+    return protocol in FOR_GUESTS and (fetches(sender, receiver) or fetches(receiver, sender))
+
+
+def _possible_forwarders(context: Context, peer: PeerId, protocol: str) -> list[PeerId]:
     """Return the connected members in the order in which to try them: the one that passed on the
-    last message first, the others in a random order. Return none if `peer` is not a member, since
-    nobody would pass the message on."""
-    state = context.ledger.snapshot
-    if not state.is_member(peer) or not state.is_member(context.me):
+    last message first, the others in a random order. Return none if nobody would pass the message
+    on."""
+    if not _may_exchange(context, context.me, peer, protocol):
         return []
+    state = context.ledger.snapshot
     found = [it for it in context.network.connected() if state.is_member(it) and it != peer]
     context.draw.shuffle(found)
     last = context.peers.forwarding.forwarders.get(peer)
@@ -192,16 +221,15 @@ def _possible_forwarders(context: Context, peer: PeerId) -> list[PeerId]:
 
 async def _pass_on(context: Context, peer: PeerId, message: ForwardedMessage, data: bytes) -> bytes:
     """Pass a request of `peer` on to its receiver, and return the receiver's reply."""
-    state, forwarding = context.ledger.snapshot, context.peers.forwarding
     if message.sender != peer:
         raise NotAuthorised("a request is passed on only for its sender", peer=peer)
-    if not state.is_member(message.sender) or not state.is_member(message.receiver):
+    if not _may_exchange(context, peer, message.receiver, message.protocol):
         raise NotAuthorised("requests are passed on between members only", peer=peer)
     if message.receiver not in context.network.connected():
         raise TryLater("this node is not connected to the receiver either")
-    if not forwarding.allowed.consume(peer, 1, context.now()):
+    if not _is_allowed(context, message):
         raise TryLater("this node passes on only a few requests per second for each sender")
-    forwarding.passed_on += 1
+    context.peers.forwarding.passed_on += 1
     if message.protocol in WITH_ADDRESS:
         # A statement of the sender about its own address must not count.
         host = context.network.host_of(message.sender)
@@ -213,6 +241,18 @@ async def _pass_on(context: Context, peer: PeerId, message: ForwardedMessage, da
         deadline_s=PASS_ON_S,
         bytes_max=MESSAGE_BYTES_MAX,
     )
+
+
+def _is_allowed(context: Context, message: ForwardedMessage) -> bool:
+    """Return whether the limits allow passing on one more request. If so, count it. Raises
+    NotAuthorised: the request is longer than any that opens a connection for a guest."""
+    forwarding, now = context.peers.forwarding, context.now()
+    guests = [it for it in (message.sender, message.receiver) if context.peers.is_guest(it)]
+    if not guests:
+        return forwarding.allowed.consume(message.sender, 1, now)
+    if len(message.payload) > FOR_GUESTS[message.protocol]:
+        raise NotAuthorised("a request to or from a guest is too long", peer=message.sender)
+    return forwarding.allowed_guests.consume(guests[0], 1, now)
 
 
 async def _answer(context: Context, forwarder: PeerId, message: ForwardedMessage) -> bytes:
@@ -236,7 +276,9 @@ def _faults(context: Context, forwarder: PeerId, message: ForwardedMessage) -> I
         yield "requests of this protocol cannot be forwarded"
     elif len(message.payload) > forwarding.handlers[message.protocol][1]:
         yield "the forwarded request is too long"
-    if not context.ledger.snapshot.is_member(sender) or not context.admission.may_train(sender):
+    as_member = context.ledger.snapshot.is_member(sender) and context.admission.may_train(sender)
+    may_ask = context.peers.may_fetch_in_every_way(sender, context.me)
+    if not as_member and not (message.protocol in FOR_GUESTS and may_ask):
         yield "the sender of a forwarded request is not a member"
     if message.receiver_incarnation != context.identities.incarnation:
         yield "the forwarded request is for an earlier start of this node"

@@ -36,9 +36,12 @@ def answer_introductions(context: Context) -> None:
     forwarding.handle(context, ENDPOINT_PROTOCOL, answer, bytes_max=ENDPOINT_BYTES_MAX)
 
 
-async def introduced(context: Context, peer: PeerId) -> Endpoint | None:
+async def introduced(
+    context: Context, peer: PeerId, *, may_connect: bool = True
+) -> Endpoint | None:
     """Send `peer` our data-plane endpoint, and return the endpoint that it answers with. A peer
-    that answers also accepts our data-plane connections. Return None if it does not answer, or if
+    that answers also accepts our data-plane connections. `may_connect` is as for
+    `forwarding.request`. Return None if it does not answer, or if
     the answer is malformed."""
     ours = pack(own_endpoint(context).to_wire())
     try:
@@ -49,6 +52,7 @@ async def introduced(context: Context, peer: PeerId) -> Endpoint | None:
             ours,
             deadline_s=INTRODUCE_S,
             bytes_max=ENDPOINT_BYTES_MAX,
+            may_connect=may_connect,
         )
         return _let_in(context, peer, reply)
     except (PeerError, RemoteProtocolError) as exc:

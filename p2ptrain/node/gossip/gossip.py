@@ -83,6 +83,7 @@ async def send_heartbeats(context: Context) -> None:
         if own.saying.is_full_due(incarnation, serial) or paths.has_news(now):
             paths.choose_page(now)
         own.dialled, own.dialable = judged_reach(context)
+        own.dialable_by_ipv6 = own.reach.data_by_ipv6 is True
         reachability.warn(context)
         warn_of_data_address(context)
         heartbeat = own.saying.encode_next(describe(context, incarnation, serial, lacks))
@@ -122,7 +123,7 @@ def describe(
         incarnation=incarnation,
         serial=serial,
         state=words(context.shown),
-        trains=context.trains,
+        trains=context.may_train,
         joining=context.wants_to_join(),
         leaving=context.state.leaving,
         height=state.height,
@@ -139,6 +140,7 @@ def describe(
         lacks=lacks,
         dialled=context.own_heartbeat.dialled,
         dialable=context.own_heartbeat.dialable,
+        dialable_by_ipv6=context.own_heartbeat.dialable_by_ipv6,
         paths=context.peers.paths.page,
         validation=context.trainer.validation.own,
         snapshot=SnapshotReport(max(own), own[max(own)]) if own else None,

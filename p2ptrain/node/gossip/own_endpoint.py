@@ -80,9 +80,10 @@ def told_addresses(context: Context) -> tuple[str, ...]:
     """Return the addresses for this node's heartbeats: those of the control plane, as far as there
     is room, and those of the data plane."""
     data = [str(each) for each in own_candidates(context)]
-    # Two more texts say how many edges this node relays, and how its last outer step went
-    # (`peers/heartbeat`).
-    others = (relays_offered(context) > 0) + (context.state.own_report is not None)
+    # Further texts say how many edges this node relays, that IPv6 works, and how its last outer
+    # step went (`peers/heartbeat`).
+    relays, by_ipv6 = relays_offered(context) > 0, context.own_heartbeat.dialable_by_ipv6
+    others = relays + by_ipv6 + (context.state.own_report is not None)
     room = ADDRESSES_MAX - len(data) - others
     return (*context.network.addresses()[:room], *data)
 

@@ -19,6 +19,7 @@ from p2ptrain.dataplane.probing import PURPOSE
 from p2ptrain.errors import PeerError, RemoteProtocolError
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain.state import Phase
+from p2ptrain.node.gossip.reachability import is_dialable
 from p2ptrain.node.state.context import Context
 from p2ptrain.node.state.threads import in_thread
 
@@ -64,8 +65,9 @@ def whom_to_probe(context: Context, tried: dict[PeerId, float]) -> Endpoint | No
         if not context.peers.may_be_at(record.endpoint):
             continue
         beat = record.heartbeat
-        wanted = not context.peers.paths.is_measured(context.me, member)
-        if wanted and beat.dialable and now >= tried.get(member, -math.inf) + AGAIN_S:
+        measured = context.peers.paths.is_measured(context.me, member)
+        wanted = not measured and is_dialable(context, member)
+        if wanted and now >= tried.get(member, -math.inf) + AGAIN_S:
             found.append((beat.dialled, member, record.endpoint))
     return min(found, key=lambda each: each[:2])[2] if found else None
 

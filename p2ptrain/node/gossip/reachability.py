@@ -7,11 +7,11 @@ because that decides which of two neighbours in an exchange dials the other.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from p2ptrain.ids import PeerId
+from p2ptrain.node.gossip.own_endpoint import told_addresses
 from p2ptrain.node.state.context import Context
 from p2ptrain.observe.cautions import Caution
+from p2ptrain.peers.candidates import Kind, candidates_in
 from p2ptrain.peers.reach_verdict import Reach
 
 WARNING = "reach"
@@ -41,16 +41,34 @@ def warn(context: Context) -> None:
         context.alerts.show(WARNING, OUTBOUND)
 
 
-def is_dialable(context: Context, peer: PeerId) -> bool:
-    """Return whether `peer` reports that it can be dialled; True if its heartbeat is missing."""
+def is_dialable(context: Context, peer: PeerId, *, by: PeerId | None = None) -> bool:
+    """Return whether `peer` reports that `by` can dial it; True if its heartbeat is missing. By
+    default, `by` is this node. If the peer can be dialled by IPv6 only, `by` needs IPv6 too.
+
+    Both ends of a pair compute this from the same heartbeats, so they agree on who dials."""
     if peer == context.me:
-        return context.own_heartbeat.dialable
-    record = context.peers.table.get(peer)
-    return record is None or record.heartbeat.dialable
+        usual, by_ipv6 = context.own_heartbeat.dialable, context.own_heartbeat.dialable_by_ipv6
+    else:
+        record = context.peers.table.get(peer)
+        if record is None:
+            return True
+        usual, by_ipv6 = record.heartbeat.dialable, record.heartbeat.dialable_by_ipv6
+    return usual or (by_ipv6 and _has_ipv6(context, context.me if by is None else by))
 
 
-def undialable(context: Context, peers: Iterable[PeerId]) -> frozenset[PeerId]:
-    return frozenset(peer for peer in peers if not is_dialable(context, peer))
+def are_apart(context: Context, one: PeerId, other: PeerId) -> bool:
+    """Return whether neither of the two can dial the other."""
+    return not (is_dialable(context, one, by=other) or is_dialable(context, other, by=one))
+
+
+def _has_ipv6(context: Context, peer: PeerId) -> bool:
+    """Return whether `peer` tells others a public IPv6 address of its own."""
+    if peer == context.me:
+        addresses = told_addresses(context)
+    else:
+        record = context.peers.table.get(peer)
+        addresses = () if record is None else record.heartbeat.addresses
+    return any(each.kind is Kind.IPV6 for each in candidates_in(addresses))
 
 
 def in_words(context: Context) -> str:

@@ -158,13 +158,15 @@ async def _until_here(
             tries += 1
             handle: FetchHandle[Endpoint] = FetchHandle()
             fit = partial(usable_sources, context, blamed, set())
-            work = partial(attempt, fit(), dial_one, deadline_s=deadline_s, handle=handle)
+            limits = {"deadline_s": deadline_s, "downlink": context.plane.downlink}
+            work = partial(attempt, fit(), dial_one, handle=handle, **limits)
             try:
                 report = await _run_beside_newcomers(context, work, handle, fit)
             except (TryLater, StoreError) as exc:
                 progresses = patient and handle.chunks_fetched > 0
                 reason = _why_again(exc, unwanted, progresses)
             else:
+                context.blobs.fetched_bytes += report.bytes_fetched
                 for peer, count_bytes in report.bytes_by_peer.items():
                     context.peers.paths.at_least(peer, count_bytes, report.seconds)
                 return report
@@ -275,13 +277,13 @@ def sources(context: Context) -> list[Endpoint]:
 def _open_connection(
     context: Context, token: trio.lowlevel.TrioToken, endpoint: Endpoint
 ) -> SecureSocket:
-    """Open a connection for requests of chunks, in a thread of the fetch. Only members connect in
-    other ways than by a dial; for these ways, the event loop of `token` is needed.
+    """Open a connection for requests of chunks, in a thread of the fetch. Members and guests also
+    connect to members in other ways; for these ways, the event loop of `token` is needed.
 
     Raises PeerError, RemoteProtocolError."""
     hello, peer = {"purpose": PURPOSE}, endpoint.peer
-    state, open_one = context.ledger.snapshot, context.peers.punching.open
-    if open_one is None or not (state.is_member(context.me) and state.is_member(peer)):
+    open_one = context.peers.punching.open
+    if open_one is None or not context.peers.may_fetch_in_every_way(context.me, peer):
         return dial(
             context.plane.credentials,
             endpoint,

@@ -2,8 +2,9 @@
 and keep the deadlines of `PunchSessions`.
 
 The messages go directly or through a forwarder (`forwarding`). Only members of the roster are
-heard. `Sightings` decides which addresses may be called; it knows only what this node and the
-forwarder have seen.
+heard, and guests that want to fetch chunks from us. A guest has one connection for each agreement,
+and all guests together have a limit of their own. `Sightings` decides which addresses may be
+called; it knows only what this node and the forwarder have seen.
 
 If another member offers, this module also punches: the listener's handlers then serve the
 connections, as if the member had dialled. If this node offers, `agreed` returns the agreement, and
@@ -44,17 +45,18 @@ from p2ptrain.errors import (
     PeerTooSlow,
     PeerUnreachable,
     RemoteProtocolError,
+    TryLater,
 )
 from p2ptrain.ids import PeerId
 from p2ptrain.node.connecting.single import open_connection
 from p2ptrain.node.forwarding import forwarding
 from p2ptrain.node.gossip.endpoint_exchange import introduced
-from p2ptrain.node.punching.observed_ports import close, observe_ports
+from p2ptrain.node.punching.observed_ports import close, observe_ports, take_ports
 from p2ptrain.node.punching.purposes import unwanted
 from p2ptrain.node.punching.sightings import own_gateways, sightings_of
 from p2ptrain.node.state.context import Context
 from p2ptrain.node.state.forwarding import Passage
-from p2ptrain.node.state.punching import Agreed
+from p2ptrain.node.state.punching import CHUNKS, Agreed
 from p2ptrain.node.state.threads import in_thread
 from p2ptrain.peers.protocol_names import PUNCH_PROTOCOL
 
@@ -67,6 +69,9 @@ AGREE_S = 6.0
 EFFECTS_MAX = 256
 """Maximum number of effects that wait to be executed. They are executed at once, so a full queue
 means that this node is overloaded; an agreement whose effect is lost fails at its deadline."""
+
+GUESTS = "guests"
+"""Stands for all guests together in the division of our observed ports."""
 
 FAILED_MAX = 256
 """Maximum number of failed agreements that are remembered."""
@@ -119,6 +124,7 @@ async def agreed(context: Context, peer: PeerId, about: str, count: int) -> Asyn
         PeerError: no member observes our ports, or the peer does not agree.
     """
     began_s = context.now()
+    context.peers.punching.observed.note(context.me, count, began_s)
     ports = await observe_ports(context, peer, count)
     observing_s = context.now() - began_s
     try:
@@ -158,12 +164,32 @@ def _give(context: Context, peer: PeerId, nonce: bytes, found: Punch | PeerError
 def _receive(context: Context, peer: PeerId, payload: bytes, sightings: Sightings) -> bytes:
     """Handle a message of `peer`, and return the empty reply.
     Raises NotAuthorised, RemoteProtocolError."""
-    state, punching = context.ledger.snapshot, context.peers.punching
-    if punching.agree is None or not (state.is_member(context.me) and state.is_member(peer)):
+    punching = context.peers.punching
+    if punching.agree is None or not _is_heard(context, peer):
         raise NotAuthorised("only members punch holes with each other", peer=peer)
     message = decode(payload)
+    if isinstance(message, PunchOffer) and (why := _refusal(context, peer, message)):
+        raise NotAuthorised(why, peer=peer)
+    if context.peers.is_guest(peer) and not punching.guest_messages.consume(peer, 1, context.now()):
+        raise TryLater("this node hears only a few messages per second from peers that just fetch")
     _do(context, punching.sessions.receive(peer, message, sightings, now=context.now()))
     return b""
+
+
+def _is_heard(context: Context, peer: PeerId) -> bool:
+    """Return whether one of the two may punch in order to fetch from the other. Members may."""
+    may = context.peers.may_fetch_in_every_way
+    return may(peer, context.me) or may(context.me, peer)
+
+
+def _refusal(context: Context, peer: PeerId, offer: PunchOffer) -> str:
+    """Return why `peer` may not offer this; "" if it may. Only this node's own offers count while
+    it is a guest."""
+    if not context.peers.may_fetch_in_every_way(peer, context.me):
+        return "only members are asked to punch holes"
+    if context.peers.is_guest(peer) and offer.about != CHUNKS:
+        return "peers that are not members punch holes only to fetch chunks"
+    return ""
 
 
 def _do(context: Context, effects: Iterable[Effect]) -> None:
@@ -207,8 +233,13 @@ async def _execute(context: Context, effect: Effect) -> None:
 
 
 async def _send(context: Context, send: Send) -> None:
-    """Send a message. If our own offer cannot be delivered, its agreement fails at once."""
-    peer, message = send.peer, send.message
+    """Send a message, unless the same one is still on its way. If our own offer cannot be
+    delivered, its agreement fails at once."""
+    punching, peer, message = context.peers.punching, send.peer, send.message
+    key = peer, message.nonce, type(message)
+    if key in punching.on_the_way:
+        return
+    punching.on_the_way.add(key)
     try:
         await forwarding.request(
             context,
@@ -220,10 +251,15 @@ async def _send(context: Context, send: Send) -> None:
             may_connect=False,
         )
     except (PeerError, RemoteProtocolError) as exc:
-        context.peers.report_misbehaviour("punch-not-sent", peer, reason=exc.what)
+        told = {"reason": exc.what, "evidence": list(exc.evidence)}
+        context.peers.report_misbehaviour("punch-not-sent", peer, **told)
         if isinstance(message, PunchOffer):
             lost = PeerUnreachable(f"it does not get our offer: {exc.what}", peer=peer)
             _give(context, peer, message.nonce, lost)
+    else:
+        punching.sessions.delivered(peer, message)
+    finally:
+        punching.on_the_way.discard(key)
 
 
 async def _gather(context: Context, gather: Gather) -> None:
@@ -232,10 +268,13 @@ async def _gather(context: Context, gather: Gather) -> None:
     punching, key = context.peers.punching, (gather.peer, gather.nonce)
     ports: list[Observation] = []
     why = unwanted(context, gather.peer, gather.about, gather.count)
+    shared_by = GUESTS if context.peers.is_guest(gather.peer) else gather.peer
+    if not why and not punching.observed.consume(shared_by, gather.count, context.now()):
+        why = "this node has lately observed too many ports for you"
     if not why:
         try:
             await _know_certificate(context, gather.peer)
-            ports = await observe_ports(context, gather.peer, gather.count)
+            ports = await take_ports(context, gather.peer, gather.about, gather.count)
         except PeerError as exc:
             why = exc.what
     if why:
@@ -293,7 +332,9 @@ def _note_failure(context: Context, peer: PeerId, about: str, reason: str) -> No
 
 async def _know_certificate(context: Context, peer: PeerId) -> None:
     """Ask for the certificate of `peer` if its heartbeat has not brought it. Raises PeerError."""
-    if context.peers.table.endpoint(peer) is None and await introduced(context, peer) is None:
+    if context.peers.table.endpoint(peer) is not None:
+        return
+    if await introduced(context, peer, may_connect=False) is None:
         raise PeerUnreachable("its certificate is not known", peer=peer)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import partial
 from ipaddress import ip_address
 
@@ -11,8 +12,8 @@ import trio
 from p2ptrain.dataplane import DialHandle, Endpoint, LocalPort, Observation, observe
 from p2ptrain.errors import PeerError, PeerUnreachable, RemoteProtocolError, TryLater
 from p2ptrain.ids import PeerId
-from p2ptrain.node.gossip.reachability import is_dialable
 from p2ptrain.node.state.context import Context
+from p2ptrain.node.state.punching import ObservedAhead
 from p2ptrain.node.state.threads import in_thread
 
 OBSERVE_S = 1.5
@@ -43,6 +44,37 @@ async def observe_ports(context: Context, peer: PeerId, count: int) -> list[Obse
     raise PeerUnreachable(f"no member observes this node's ports: {told}", peer=peer)
 
 
+async def observe_ahead(context: Context, peer: PeerId, about: str, count: int) -> None:
+    """Observe `count` ports now, since `peer` will offer an agreement about this soon: both ends of
+    an edge learn at the same time that they need one. Keep them until an agreement takes them, or
+    this task is cancelled."""
+    ahead, key = ObservedAhead(), (peer, about)
+    context.peers.punching.ahead[key] = ahead
+    try:
+        with suppress(PeerUnreachable):
+            ahead.ports = await observe_ports(context, peer, count)
+        ahead.done.set()
+        await trio.sleep_forever()
+    finally:
+        ahead.done.set()
+        if context.peers.punching.ahead.get(key) is ahead:
+            del context.peers.punching.ahead[key]
+        close(ahead.ports)
+
+
+async def take_ports(context: Context, peer: PeerId, about: str, count: int) -> list[Observation]:
+    """Return the ports that were observed ahead for this agreement. If there are none, observe
+    them. Raises as `observe_ports` does."""
+    ahead = context.peers.punching.ahead.get((peer, about))
+    if ahead is not None:
+        await ahead.done.wait()
+        ports, ahead.ports = ahead.ports, []
+        if len(ports) == count:
+            return ports
+        close(ports)
+    return await observe_ports(context, peer, count)
+
+
 def observers(context: Context, peer: PeerId) -> list[Endpoint]:
     """Return the data planes of the members that may be asked, in random order. Members that are
     connected come first, since they are certainly up.
@@ -56,7 +88,7 @@ def observers(context: Context, peer: PeerId) -> list[Endpoint]:
         if record.endpoint is not None
         and state.is_member(record.peer)
         and record.peer not in (context.me, peer)
-        and is_dialable(context, record.peer)
+        and record.heartbeat.dialable  # An observer that is dialled by IPv6 sees no IPv4 port.
         and not peers.is_down(record.peer)
         and peers.may_be_at(record.endpoint)
     ]

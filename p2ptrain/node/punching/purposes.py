@@ -1,6 +1,6 @@
 """The purposes of punched connections, in words that both ends understand.
 
-A member that is asked to punch decides by these words whether it still wants the connection. It
+A node that is asked to punch decides by these words whether it still wants the connection. It
 refuses what is over, so a message that was stored and delivered late has no effect.
 """
 

@@ -9,7 +9,7 @@ hello, and its inbox then refuses the neighbour's hello for this stream (`datapl
     the opener only    waits; 0.3 s later it punches   dials
     neither            punches, then dials a relay     waits for the call, then dials a relay
 
-Both know from heartbeats who says that it can be dialled.
+Both know from heartbeats who says that it can be dialled, by IPv4, or by IPv6 if both have it.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ from p2ptrain.node.connecting.ways import (
 )
 from p2ptrain.node.gossip.endpoint_exchange import introduced
 from p2ptrain.node.gossip.reachability import is_dialable
+from p2ptrain.node.punching.observed_ports import observe_ahead
 from p2ptrain.node.punching.purposes import reduce_purpose
 from p2ptrain.node.state.context import Context
 from p2ptrain.node.state.threads import in_thread
@@ -87,7 +88,7 @@ async def open_edge(
     is_opener = request.me < request.peers.index(peer)
     inbox, theirs = context.plane.ring_inbox, keys(request, peer)
     claims = InboxClaims(inbox, theirs) if is_opener else None
-    is_asked = is_opener or not is_dialable(context, context.me)
+    is_asked = is_opener or not is_dialable(context, context.me, by=peer)
     purpose = PURPOSE if is_asked else SECOND_PURPOSE
     ours = keys(request, request.peers[request.me])
     opening = Opening(
@@ -129,7 +130,7 @@ def keys(request: ReduceRequest, dialler: PeerId) -> dict[int, RingKey]:
 
 
 def ways_of_opener(context: Context, opening: Opening, relayed: Way) -> list[Way]:
-    if not is_dialable(context, context.me):
+    if not is_dialable(context, context.me, by=opening.peer):
         return ways_to(context, opening, dial_persistently, relayed)
     ways = ways_to(context, opening, dial_persistently)
     return ways if is_dialable(context, opening.peer) else [await_peer, *ways]
@@ -139,7 +140,7 @@ def ways_of_other(context: Context, opening: Opening, relayed: Way) -> list[Way]
     """Return the ways of the neighbour that does not decide. If only the opener can be dialled, it
     relies on us. If neither can, it is useless to wait once its call has failed."""
     opener_is_dialable = is_dialable(context, opening.peer)
-    if is_dialable(context, context.me):
+    if is_dialable(context, context.me, by=opening.peer):
         second = partial(dial_once, context)
         return [await_peer, second] if opener_is_dialable else [await_peer]
     if opener_is_dialable:
@@ -179,8 +180,12 @@ async def await_peer(opening: Opening) -> None:
 async def await_call(context: Context, opening: Opening) -> None:
     """Wait until the neighbour has called us through our NATs. Raises PeerUnreachable: the calls
     have failed."""
-    while not (why := context.peers.punching.failure_of(opening.peer, opening.about)):
-        await context.changes.wait()
+    async with trio.open_nursery() as nursery:
+        missing = len(opening.missing)
+        nursery.start_soon(observe_ahead, context, opening.peer, opening.about, missing)
+        while not (why := context.peers.punching.failure_of(opening.peer, opening.about)):
+            await context.changes.wait()
+        nursery.cancel_scope.cancel()
     raise PeerUnreachable(why, peer=opening.peer)
 
 

@@ -14,7 +14,7 @@ from p2ptrain.dataplane import SecureSocket
 from p2ptrain.dataplane.sockets import RelayFault
 from p2ptrain.errors import PeerError, ReduceAborted, RemoteProtocolError
 from p2ptrain.ids import PeerId
-from p2ptrain.node.gossip.reachability import is_dialable
+from p2ptrain.node.gossip.reachability import are_apart
 from p2ptrain.node.reduce.edge import open_edge
 from p2ptrain.node.relaying.relayed_links import blamable, relay_offers, relays_to
 from p2ptrain.node.state.context import Context
@@ -122,7 +122,7 @@ def fault(
 
     If relays failed, nobody is blamed as long as the next attempt begins with another relay."""
     me, reason = request.peers[request.me], exc.what
-    if context.own_heartbeat.dialable or is_dialable(context, peer):
+    if not are_apart(context, context.me, peer):
         return (peer,), reason
     if isinstance(exc, RelayFault):
         relaying = context.peers.relaying

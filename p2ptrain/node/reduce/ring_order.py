@@ -7,11 +7,12 @@ choice. All members use the order and schedule of the roster that they agree on.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain.values import Schedule
 from p2ptrain.names import named, peer_name
-from p2ptrain.node.gossip.reachability import undialable
+from p2ptrain.node.gossip.reachability import are_apart
 from p2ptrain.node.outer_state import update_blobs
 from p2ptrain.node.state.context import Context
 from p2ptrain.observe.cautions import Caution
@@ -39,7 +40,7 @@ def arrange(context: Context, peers: Sequence[PeerId]) -> tuple[Schedule, Sequen
         update_blobs.payload_bytes_about(context),
         context.peers.paths.between(
             peers,
-            undialable(context, peers),
+            partial(are_apart, context),
             unproven_rate=UNPROVEN_RATE if context.peers.punching.agree else 0.0,
         ),
         current=context.ledger.history.last_arrangement(),

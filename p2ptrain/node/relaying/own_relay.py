@@ -1,7 +1,8 @@
 """This node as a relay: it joins two members that both dial it (`dataplane/relaying`).
 
-The ledger says who may ask. Anybody else is refused, and the journal says so. The relay runs in the
-listener's threads; it reads the ledger's newest state, which is immutable.
+The ledger says who may ask, and the organisers and delegates say who else may fetch. All others are
+refused, and the journal says so. The relay runs in the listener's threads; it reads the ledger's
+newest state, which is immutable.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from p2ptrain.dataplane.relaying import (
     RelayTotals,
     RelayView,
 )
+from p2ptrain.dataplane.relaying.policy import LIMIT_SHARE
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain.state import Phase
 from p2ptrain.names import peer_name
@@ -37,20 +39,26 @@ from p2ptrain.rate_limit import Allowance
 REFUSALS_AT_ONCE, REFUSALS_PER_S = 4, 1 / 60
 """Journal lines about refusals, for each peer: a peer may ask many times."""
 
+RATE_MIN = 32_000
+"""Minimum rate of all relayed bytes in bytes per second. A peer that fetches prefers to wait for
+another relay, or for another source."""
+
 PEERS_SHOWN_MAX = 5
 """Maximum number of peers in the status; its JSON form has all."""
 
 
 def open_relay(stack: ExitStack, context: Context) -> None:
-    """Relay until `stack` is closed, unless the user has switched it off."""
+    """Relay until `stack` is closed, unless the user has switched it off, or has set an upload
+    limit so low that a relayed connection would be of no use."""
     config, uplink = context.config, context.plane.uplink
-    if not config.relay_edges:
+    limit = context.limit_up_bytes_per_s
+    too_slow = limit is not None and limit * LIMIT_SHARE < RATE_MIN
+    if not config.relay_edges or too_slow:
         return
-    limit = config.limit_up_bytes_per_s
     server = RelayServer(
         partial(own_view, context),
         RelayLimits(config.relay_edges, config.relay_bytes_per_day),
-        pace=Pace(uplink, limit) if uplink is not None and limit is not None else None,
+        pace=Pace(uplink, limit),
         log=JournalOfRelay(context.journal),
     )
     stack.enter_context(server)
@@ -62,11 +70,12 @@ def open_relay(stack: ExitStack, context: Context) -> None:
 
 def own_view(context: Context) -> RelayView:
     """Return what this node's ledger says about the current attempt. Any thread may call this."""
-    state, run = context.ledger.snapshot, context.run
+    state, run, is_guest = context.ledger.snapshot, context.run, context.peers.is_guest
     roster = state.roster
     if state.phase is Phase.REDUCE and roster is not None:
-        return RelayView(run, state.since, roster.step, roster.attempt, roster.peers)
-    return RelayView(run, state.since, state.step, state.attempt)
+        where = roster.step, roster.attempt, roster.peers
+        return RelayView(run, state.since, *where, is_guest=is_guest)
+    return RelayView(run, state.since, state.step, state.attempt, is_guest=is_guest)
 
 
 class JournalOfRelay(RelayLog):

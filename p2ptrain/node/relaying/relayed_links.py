@@ -56,7 +56,8 @@ def routes(context: Context, peer: PeerId, key: RelayKey) -> list[Route]:
     offers, there = relay_offers(context), context.peers.table.endpoint(peer)
     step, attempt = (key.step, key.attempt) if isinstance(key, EdgeKey) else (0, key.nonce[0])
     chosen = ranked(context.run, (context.me, peer), step, attempt, offers)
-    offers_itself = context.own_heartbeat.dialled and context.peers.relaying.offered > 0
+    relays = context.own_heartbeat.dialled and context.peers.relaying.offered > 0
+    offers_itself = relays and context.ledger.snapshot.is_member(context.me)
     if offers_itself and not isinstance(key, EdgeKey):
         host, port = context.plane.listener.address  # Linux also connects to 0.0.0.0 and "::".
         offers[context.me] = replace(context.plane.endpoint, host=host, port=port, others=())

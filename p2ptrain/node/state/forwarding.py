@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from p2ptrain.ids import PeerId
 from p2ptrain.peers.forwarded_messages import HandledSerials
-from p2ptrain.rate_limit import Allowance
+from p2ptrain.rate_limit import Allowance, FairAllowance
 
 Handler = Callable[[PeerId, bytes], Awaitable[bytes]]
 
@@ -29,6 +29,10 @@ PassedOn = Callable[[PeerId, bytes, Passage], Awaitable[bytes]]
 AT_ONCE, PER_S = 16, 8.0
 """Number of requests of one sender that a forwarder passes on at once, and per second."""
 
+GUESTS_AT_ONCE, GUESTS_PER_S = 128, 16.0
+"""Number of requests that a forwarder passes on from all guests and to them, at once and per
+second. A newcomer needs about eight for each source, and has a few sources."""
+
 
 @dataclass(slots=True)
 class Forwarding:
@@ -46,6 +50,11 @@ class Forwarding:
     """Number of requests that this node has passed on for others."""
     allowed: Allowance = field(default_factory=lambda: Allowance(AT_ONCE, PER_S))
     """Rate limit for the requests of each sender that this node passes on."""
+    allowed_guests: FairAllowance = field(
+        default_factory=lambda: FairAllowance(GUESTS_AT_ONCE, GUESTS_PER_S)
+    )
+    """Rate limit for the requests that this node passes on from guests and to guests. They do not
+    use up what a member may send."""
     accepted: Allowance = field(default_factory=lambda: Allowance(2 * AT_ONCE, 2 * PER_S))
     """Rate limit for the requests that others pass on to this node, for each pair of a forwarder
     and a sender. The signature is checked afterwards, so a forwarder that invents requests in the

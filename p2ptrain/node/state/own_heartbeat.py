@@ -19,7 +19,10 @@ class OwnHeartbeat:
     dialled: bool = False
     """True if other sites have lately connected to our data plane."""
     dialable: bool = True
-    """False if peers probably cannot dial our data plane."""
+    """False if peers probably cannot dial our data plane, by the version of IP that the verdict
+    about our reachability is about."""
+    dialable_by_ipv6: bool = False
+    """True if other sites have lately connected to our data plane by IPv6."""
 
     moves: int = 0
     """How often this machine has changed its network."""

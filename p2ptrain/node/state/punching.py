@@ -1,5 +1,6 @@
-"""Connections that this node and another member open from both ends at the same time, because
-neither can dial the other. Written by `punching/`.
+"""Connections that this node and another peer open from both ends at the same time, because neither
+can dial the other. One of the two is a member; the other is a member too, or a guest that fetches
+chunks. Written by `punching/`.
 """
 
 from __future__ import annotations
@@ -12,9 +13,14 @@ from dataclasses import dataclass, field
 import trio
 
 from p2ptrain.dataplane import Endpoint, LocalPort, Observation, PunchSessions, SecureSocket
+from p2ptrain.dataplane.observing import ASKED_AT_ONCE, ASKED_PER_S
 from p2ptrain.dataplane.punch_sessions import Effect, Punch
 from p2ptrain.errors import PeerError
 from p2ptrain.ids import PeerId
+from p2ptrain.rate_limit import FairAllowance
+
+GUEST_MESSAGES_AT_ONCE, GUEST_MESSAGES_PER_S = 64, 8.0
+"""Messages about punching from all guests together. A newcomer sends about four to each source."""
 
 PUNCHED_S = 600.0
 """Seconds for which a member counts as reached by hole punching after the last connection."""
@@ -54,6 +60,15 @@ Agree = Callable[[PeerId, str, int], AbstractAsyncContextManager[Agreed]]
 
 
 @dataclass(slots=True)
+class ObservedAhead:
+    """Ports that are observed before the other member offers to punch. `ports` is empty if nobody
+    observes them, or once an agreement uses them."""
+
+    done: trio.Event = field(default_factory=trio.Event)
+    ports: list[Observation] = field(default_factory=list)
+
+
+@dataclass(slots=True)
 class Punching:
     sessions: PunchSessions = field(default_factory=PunchSessions)
     agree: Agree | None = None
@@ -62,6 +77,8 @@ class Punching:
     """Opens a connection with a member in every way. None as long as `agree` is None."""
     effects: trio.MemorySendChannel[Effect] | None = None
     """Effects for that task."""
+    on_the_way: set[tuple[PeerId, bytes, type]] = field(default_factory=set)
+    """The receiver, nonce and type of each message that is being sent."""
     moved: trio.Event = field(default_factory=trio.Event)
     """Set when `sessions` may have an earlier deadline; replaced by the task."""
     offered: dict[Agreement, trio.MemorySendChannel[Punch | PeerError]] = field(
@@ -69,10 +86,22 @@ class Punching:
     )
     """The agreements that this node has offered and that are under way. Each channel takes the
     outcome: when and where to punch, or why not."""
+    ahead: dict[tuple[PeerId, str], ObservedAhead] = field(default_factory=dict)
+    """Our ports for agreements that another member will offer soon, by what they are about."""
     ports: dict[Agreement, Sequence[Observation]] = field(default_factory=dict)
     """Our observed ports for the agreements that another member has offered."""
     failed: dict[tuple[PeerId, str], str] = field(default_factory=dict)
     """Why the newest agreements failed that another member offered, by what they were about."""
+    observed: FairAllowance = field(
+        default_factory=lambda: FairAllowance(ASKED_AT_ONCE, ASKED_PER_S)
+    )
+    """How many of our ports we let members observe for each peer that wants to punch, and for our
+    own offers. An observer allows us this many in all, so no peer may use up all of them. All
+    guests together count as one peer."""
+    guest_messages: FairAllowance = field(
+        default_factory=lambda: FairAllowance(GUEST_MESSAGES_AT_ONCE, GUEST_MESSAGES_PER_S)
+    )
+    """Rate limit for the messages of guests."""
     reached_s: dict[PeerId, float] = field(default_factory=dict)
     """When this node last opened a connection with each member by hole punching."""
 

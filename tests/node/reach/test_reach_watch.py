@@ -76,6 +76,17 @@ def test_verdict_is_known_in_a_minute_and_each_round_costs_three_questions() -> 
         assert world.watch.external_host == HOME
 
 
+def test_ipv6_is_judged_beside_the_verdict() -> None:
+    """The node's router translates IPv4 addresses, and a member at another site connects by
+    IPv6."""
+    world = World(reached=False)
+    assert world.run(60.0) is Reach.CLOSED
+    assert [world.watch.data_by_ipv6] == [None]
+    world.arrivals["2606:2:0:5::/64"] = world.now
+    assert world.run(1.0) is Reach.CLOSED
+    assert (world.watch.ports.data, world.watch.data_by_ipv6) == (False, True)
+
+
 def test_router_that_ceases_to_forward_is_noticed_within_two_minutes() -> None:
     for seed in range(10):
         world = World(reached=True, counts_arrivals=True, draw=random.Random(seed))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from itertools import combinations
 from pathlib import Path as FilePath
 
 import pytest
@@ -15,7 +16,7 @@ from p2ptrain.ledger.chain.values import Participant
 from p2ptrain.node.connecting.opening import Opening, Way
 from p2ptrain.node.gossip import reachability
 from p2ptrain.node.gossip.gossip import describe, take_heartbeat
-from p2ptrain.node.gossip.reachability import judged_reach, undialable
+from p2ptrain.node.gossip.reachability import are_apart, is_dialable, judged_reach
 from p2ptrain.node.reduce import edge, ring_order
 from p2ptrain.node.reduce.reduce_links import ReduceLinks, connect
 from p2ptrain.node.reduce.reduce_task import request_of
@@ -98,7 +99,8 @@ async def test_warning_lasts_while_every_order_has_an_unconnectable_pair(
         context, trio = r.context, (r.context.me, ANN.peer, BOB.peer)
         for peer in (ANN.peer, BOB.peer):
             hear(r, peer, dialable=False)
-        assert undialable(context, trio) == {ANN.peer, BOB.peer}
+        apart = [pair for pair in combinations(trio, 2) if are_apart(context, *pair)]
+        assert apart == [(ANN.peer, BOB.peer)]
         assert ring_order.arrange(context, trio)[0] == "ring"
         warning = context.alerts.warnings["arrangement"]
         assert warning.what.startswith("no order of the peers avoids pairs that cannot connect: ")
@@ -136,6 +138,25 @@ async def test_heartbeats_report_whether_other_sites_reach_the_data_port(
         assert judged_reach(r.context) == reported
         r.network.listens = []
         assert judged_reach(r.context) == (reported[0], False), "this node does not listen"
+
+
+async def test_peer_that_is_dialled_by_ipv6_only_is_dialable_for_peers_with_ipv6(
+    tmp_path: FilePath,
+) -> None:
+    """Ann is behind a NAT, but reached by IPv6. Bob has IPv6 too, and Cai does not."""
+    six = ("/ip6/2a00:1450::5/tcp/4202/ipv6-data",)
+    async with rig(tmp_path) as r:
+        context, (ann, bob, cai) = r.context, (each.peer for each in (ANN, BOB, CAI))
+        context.own_heartbeat.dialable = False
+        hear(r, ann, dialable=False, dialable_by_ipv6=True, addresses=six)
+        hear(r, bob, dialable=False, addresses=six)
+        hear(r, cai, dialable=False)
+        assert [is_dialable(context, ann, by=it) for it in (bob, cai)] == [True, False]
+        assert [is_dialable(context, it, by=ann) for it in (bob, cai)] == [False, False]
+        pairs = list(combinations((ann, bob, cai), 2))
+        assert [are_apart(context, *pair) for pair in pairs] == [False, True, True]
+        context.own_heartbeat.dialable_by_ipv6 = True
+        assert [is_dialable(context, context.me, by=it) for it in (bob, cai)] == [True, False]
 
 
 async def test_user_is_warned_as_long_as_the_node_cannot_be_dialled(tmp_path: FilePath) -> None:
@@ -194,11 +215,15 @@ async def test_peers_that_may_punch_are_neighbours_if_nothing_else_is_possible(
         paths = r.context.peers.paths
         paths.mine = dict.fromkeys(members, FAST)
         ann_bob = tuple(sorted(members[:2]))
-        assert paths.between(members, members[:2]).rates[ann_bob] == 0.0  # type: ignore[index]
-        maybe = paths.between(members, members[:2], unproven_rate=5.0)
+
+        def apart(one: PeerId, other: PeerId) -> bool:
+            return {one, other} == set(members[:2])
+
+        assert paths.between(members, apart).rates[ann_bob] == 0.0  # type: ignore[index]
+        maybe = paths.between(members, apart, unproven_rate=5.0)
         assert maybe.rates[ann_bob] == 5.0  # type: ignore[index]
         paths.note_report(ANN.peer, [(BOB.peer, SLOW)], r.context.ledger.snapshot.since)
-        proven = paths.between(members, members[:2], unproven_rate=5.0)
+        proven = paths.between(members, apart, unproven_rate=5.0)
         assert proven.rates[ann_bob] == 1e6  # type: ignore[index]
 
 

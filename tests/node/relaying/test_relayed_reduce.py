@@ -84,6 +84,7 @@ async def neighbours(tmp_path: Path, *, relays: int = 3) -> AsyncIterator[Neighb
             with ExitStack() as stack:
                 for each in between:
                     open_relay(stack, each.context)
+                    answer_punches(each.context, gateways=frozenset)
                 for end in (ann, bob):
                     end.context.own_heartbeat.dialable = False
                     end.context.own_heartbeat.reach.external_host = PUBLIC

@@ -235,6 +235,18 @@ async def test_node_offers_to_relay_once_others_reach_it(tmp_path: Path, new_rig
     assert decode(encode(beat)) == beat
 
 
+@pytest.mark.parametrize(("limit", "relays"), [(None, True), (1_000_000, True), (100_000, False)])
+async def test_node_with_a_slow_upload_does_not_relay(
+    tmp_path: Path, new_rig: NewRig, limit: int | None, relays: bool
+) -> None:
+    r = await new_rig(tmp_path)
+    r.configure(limit_up_bytes_per_s=limit)
+    r.context.peers.relaying.server = None
+    with ExitStack() as stack:
+        own_relay.open_relay(stack, r.context)
+        assert (r.context.peers.relaying.server is not None) == relays
+
+
 async def test_view_follows_the_ledger(tmp_path: Path, new_rig: NewRig) -> None:
     r = await new_rig(tmp_path)
     state = r.set_chain(step=3, attempt=1)
