@@ -59,7 +59,7 @@ class HomeReport:
             "state": {**found, "serial": serial, "can_act": False, "you": None},
             "series": {**charts.series(self._history, 0, charts.POINTS), "serial": serial},
             "events": [charts.event(each) for each in self._history.events(None, EVENTS_MAX)],
-            "samples": charts.samples(self._history),
+            "samples": charts.samples(self._history, self._facts.prompts),
         }
         if self._run.manifest.public.names or self._run.manifest.admission == "open":
             return body
