@@ -45,6 +45,7 @@ def _facts(status: NodeStatus, now: float) -> Iterator[tuple[str, str]]:
         named = f": {', '.join(names[:PEERS_MAX])}{more}" if names else ""
         yield "waits for", f"{reason}{named}"
         yield from _times(wait, now)
+        yield "likely cause", _cause(status)
     for member in _awaited(status, _texts(wait.get("peers"))):
         if member.peer != status.peer:
             yield member.peer_name, _health(member)
@@ -65,10 +66,16 @@ def _times(wait: Mapping[str, object], now: float) -> Iterator[tuple[str, str]]:
         yield "until", f"{clock_time(until)}, {left}"
     else:
         yield "until", "no time limit: for as long as it takes"
-    then, suspect = str(wait.get("then", "")), str(wait.get("suspect", ""))
-    if then:
+    if then := str(wait.get("then", "")):
         yield "then", then.removeprefix("then ")
-    yield "likely cause", suspect.removeprefix(CAUSE) or "nothing unusual is known"
+
+
+def _cause(status: NodeStatus) -> str:
+    if suspect := str(status.waiting.get("suspect", "")):
+        return suspect.removeprefix(CAUSE)
+    if all(member.peer == status.peer for member in status.members):
+        return "no other peer is a member now: the others have left, or cannot reach this node"
+    return "nothing unusual is known"
 
 
 def _awaited(status: NodeStatus, peers: Sequence[str]) -> Iterator[MemberStatus]:

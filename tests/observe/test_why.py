@@ -48,6 +48,11 @@ def test_wait_without_limit_or_suspect_says_so_and_names_members_that_are_down()
         "likely cause  nothing unusual is known",
         f"{down.peer_name:<14}red, never heard",
     ]
+    alone = replace(status, members=status.members[:1])
+    assert why_lines(alone, NOW)[-1] == (
+        "likely cause  no other peer is a member now: the others have left, or cannot reach this "
+        "node"
+    )
     late = replace(status, waiting={**wait, "until": NOW - 1, "peers": 7})
     assert f"until         {clock_time(NOW - 1)}, now due" in why_lines(late, NOW)
 

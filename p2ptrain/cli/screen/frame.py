@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import dropwhile, pairwise
 from statistics import median
 from typing import Literal
 
@@ -191,7 +191,9 @@ def _wait(status: NodeStatus, now: float) -> str:
 
 
 def _losses(known: Known, columns: int, rows: int) -> Iterator[str]:
-    values = [row.loss if row.loss is not None else row.held_out for row in known.steps]
+    losses = (row.loss if row.loss is not None else row.held_out for row in known.steps)
+    # The outer steps before this node joined may have no reports.
+    values = list(dropwhile(lambda value: value is None, losses))
     known_values = [value for value in values if value is not None]
     if not known_values:
         yield f"loss: {known.no_history or 'no history yet'}"

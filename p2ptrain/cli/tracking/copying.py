@@ -18,13 +18,10 @@ SETTLED_S = 60.0
 LOOK_EVERY_S = 2.0
 
 
-def copy_new(
-    reader: SeriesReader, target: Target, first: int, now: float, *, everything: bool = False
-) -> int:
-    """Copy the settled outer steps from `first` on that the target lacks. Return their number. With
-    `everything`, also copy those that are not settled yet."""
+def copy_new(reader: SeriesReader, target: Target, first: int, now: float) -> int:
+    """Copy the settled outer steps from `first` on that the target lacks. Return their number."""
     rows = reader.steps(max(first, target.newest + 1))
-    ready = [row for row in rows if everything or _is_settled(row, rows[-1].step, now)]
+    ready = [row for row in rows if _is_settled(row, rows[-1].step, now)]
     for row in ready:
         target.write(row, reader.peer_steps(row.step, row.step))
     if ready:

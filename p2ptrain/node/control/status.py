@@ -62,8 +62,7 @@ def brief_status(context: Context, digest: str | None = None, *, wall: Wall = ti
         ledger_head=state.head,
         ledger_origin=context.ledger.origin.words if context.ledger.origin else "",
         state_digest=known_digest(context.outer) if digest is None else digest,
-        snapshot_step=state.snapshot.step if state.snapshot else None,
-        snapshots=_snapshots(context),
+        **_snapshots(context),
         tokens=state.tokens_by_peer.get(context.me, 0),
         tokens_total=state.tokens,
         tokens_per_s=context.trainer.tokens_per_s,
@@ -132,17 +131,18 @@ def _control(context: Context) -> dict[str, Any]:
     }
 
 
-def _snapshots(context: Context) -> tuple[dict[str, object], ...]:
-    """Return the newest snapshots, with the number of members that wrote each and are up."""
+def _snapshots(context: Context) -> dict[str, Any]:
+    """Return the fields about snapshots: the certified step, and the newest snapshots with the
+    number of members that wrote each and are up."""
+    certified = context.ledger.snapshot.snapshot
     reports = context.ledger.core.reports.snapshots
     counts = Counter[tuple[int, Digest]]()
     for peer in context.ledger.snapshot.members:
         if peer == context.me or not context.peers.is_down(peer):
             counts.update(sorted(reports.get(peer, {}).items())[-KEPT_USUALLY:])
     newest = sorted(counts.items(), reverse=True)[:SNAPSHOTS_MAX]
-    return tuple(
-        {"step": step, "digest": digest, "copies": count} for (step, digest), count in newest
-    )
+    copies = ({"step": step, "digest": digest, "copies": n} for (step, digest), n in newest)
+    return {"snapshot_step": certified.step if certified else None, "snapshots": tuple(copies)}
 
 
 def _asking(context: Context) -> tuple[str, ...]:

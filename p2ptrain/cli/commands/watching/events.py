@@ -56,11 +56,15 @@ def events(
     kinds = kinds_in(kind)
     known = 0
     if not follow or series_path(where).exists():
-        for event in newest(where, last, kinds):
-            _show(event, as_json=as_json)
-            known = event[0]
+        # Look for the newest number first: an event that comes meanwhile is printed below.
         with opened_series(where) as reader:
-            known = max([known, *(number for number, _ in reader.events(limit=1))])
+            known = max((number for number, _ in reader.events(limit=1)), default=0)
+        found = newest(where, last, kinds)
+        for event in found:
+            _show(event, as_json=as_json)
+            known = max(known, event[0])
+        if not found and last:
+            progress("no such event has been recorded yet" if kind else "no event is recorded yet")
     if follow:
         for event in followed(where, known, kinds, time.sleep):
             _show(event, as_json=as_json)

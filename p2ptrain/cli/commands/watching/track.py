@@ -28,13 +28,14 @@ def track(
     first: Annotated[
         int, typer.Option("--from", metavar="STEP", min=0, help="First outer step to copy.")
     ] = 0,
-    once: Annotated[bool, typer.Option("--once", help="Copy what is there, and exit.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Copy what is complete, and exit.")] = False,
     home: HomeOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Copy the run's history to TensorBoard or to JSON lines.
 
-    Continues where it ended before, and never copies an outer step twice. Runs in a process of its
+    Continues where it ended before, and never copies an outer step twice. A step follows when its
+    reports are complete, usually two steps later. Runs in a process of its
     own, so it cannot disturb the node. Press Ctrl-C to end it.
     """
     from p2ptrain.cli.tracking.copying import copy_for_ever, copy_new
@@ -56,7 +57,7 @@ def track(
     try:
         if once:
             with opened_series(where.root) as reader:
-                count(copy_new(reader, target, first, time.time(), everything=True))
+                count(copy_new(reader, target, first, time.time()))
         else:
             progress(f"copying to {folder}; press Ctrl-C to end")
             copy_for_ever(where.root, target, first, now=time.time, rest=time.sleep, copied=count)
