@@ -42,11 +42,15 @@ class Home:
         self.inner: Final = root / "inner"  # the trainer's optimizer state, 8 bytes per parameter
         self.ranks_secret: Final = root / "ranks.secret"  # to be copied to the hosts of torchrun
         self.halving: Final = root / "halving.json"  # how many sequences at once fit in memory
+        self.availability: Final = root / "availability.json"  # pauses, a schedule and limits
+        self.usage: Final = root / "usage.json"  # bytes of bulk data that were moved today
         self.starts: Final = root / "starts"  # how many times this identity was started
         self.peers: Final = root / "peers.json"  # addresses of peers met before
         self.journal: Final = root / "journal.jsonl"  # log of events
         self.series: Final = root / "series.db"  # the history of the run, for charts
         self.control: Final = root / "control.sock"  # the socket of `p2ptrain status`
+        self.page: Final = root / "page.json"  # where the node's page is served
+        self.page_token: Final = root / "page.token"  # what the page's actions need
         self.lock: Final = root / "lock"  # held by the process that uses this home
         if to_make:
             root.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -63,7 +63,43 @@ COMMANDS: tuple[Command | Group, ...] = (
         "status",
         "STATUS_EXAMPLES",
     ),
+    Command("top", "watching.top", "Show the run while it goes on: progress, loss, peers.", "top"),
+    Command(
+        "events", "watching.events", "Show what happened in the run, the oldest first.", "events"
+    ),
+    Command("me", "watching.me", "Show what this node has contributed to the run.", "me"),
+    Command(
+        "track",
+        "watching.track",
+        "Copy the run's history to TensorBoard or to JSON lines.",
+        "track",
+    ),
+    Command("open", "page.open_page", "Show the node's page in a browser.", "open_page"),
     Command("watch", "watching.watch", "Follow a run without taking part in it.", "watch"),
+    Command(
+        "report",
+        "watching.report",
+        "Write the run's page as files that any web host can serve.",
+        "report",
+    ),
+    Command(
+        "pause",
+        "control.pause",
+        "Stop training for a while; the device is free, and the node stays a member.",
+        "pause",
+        "PAUSE_EXAMPLES",
+    ),
+    Command("resume", "control.pause", "Train again after a pause.", "resume", "RESUME_EXAMPLES"),
+    Command(
+        "finish",
+        "control.pause",
+        "Leave the run after the next committed contribution, so that no work is lost.",
+        "finish",
+        "FINISH_EXAMPLES",
+    ),
+    Command("limit", "control.limit", "Limit how much of this machine the node uses.", "limit"),
+    Command("schedule", "control.schedule", "Choose the hours in which to train.", "schedule"),
+    Group("service", "control.service", "Start the node with this machine, without a terminal."),
     Command(
         "doctor",
         "doctor",

@@ -26,15 +26,21 @@ SOCKET_PATH_BYTES_MAX = 100
 descriptor of its folder."""
 
 
-def send_command(home: Path, command: str, *, deadline_s: float = DEADLINE_S) -> dict[str, Any]:
-    """Return the reply of the node in `home` to `command`.
+def send_command(
+    home: Path,
+    command: str,
+    *,
+    deadline_s: float = DEADLINE_S,
+    arguments: Mapping[str, object] | None = None,
+) -> dict[str, Any]:
+    """Return the reply of the node in `home` to `command` with these `arguments`.
 
     Raises:
         TryLater: NO-NODE, no node runs there; NODE-SILENT, the node does not answer in time or has
         no socket; NOT-YET, the node is still starting. RemoteProtocolError: the node refused, or
         its reply is malformed.
     """
-    request = json.dumps({"command": command}).encode() + b"\n"
+    request = json.dumps({**(arguments or {}), "command": command}).encode() + b"\n"
     with socket.socket(socket.AF_UNIX) as asker, _reachable(home / "control.sock") as path:
         asker.settimeout(deadline_s)
         try:

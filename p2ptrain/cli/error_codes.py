@@ -93,6 +93,13 @@ ISOLATED: Fewer members can be reached than the run needs to agree on anything. 
 # settings, homes and runs
 USAGE: The command does not have this option or argument. Add --help to see its options.
 CONFIG: A setting is wrong. The message names the setting, its value, and what the value should be.
+SCHEDULE: The text is not a schedule. Write windows of local time such as 22:00-07:00, or
+    mon-fri 18:00-08:00, separated by commas.
+PAUSE-UNAVAILABLE: You want the node to pause on battery, or while other programs use the GPU, and
+    this machine does not tell that. The node trains as if it were not so.
+SERVICE: The systemd unit cannot be written or started. The lines above show the reason.
+SERVICE-NONE: This machine has no systemd for its users. Start the node with another init system, or
+    with cron at boot.
 HOME: The folder cannot be used as a home: it is a file, it belongs to another user, or its disk is
     read-only. Choose another with --home.
 HOME-UNSAFE: Another user of this machine could write to the home, or a file in it is a symbolic
@@ -230,6 +237,9 @@ CHECK-LATE: A check of p2ptrain doctor did not end in time. The machine is overl
 NODE-KILLED: The last node in this home ended without writing a reason. It was killed, or the
     machine lost power. Nothing that was stored is lost; start the node again.
 OS: The operating system refused an operation. The message quotes its error and the file.
+PAGE-NONE: No page is served from this home. A node serves one while it runs, unless it was
+    started with --no-page.
+PAGE-TOKEN: Other users can read the file with the token of the page, so they could act for you.
 KERNEL-VARIANT: This processor cannot run the requested variant of the native kernels.
 
 # what is stored
@@ -334,6 +344,12 @@ TRY-LATER: Nothing is wrong, but the command cannot do this now.
 NO-NODE: The command asks a running node, and no node is running in this home.
 NOT-YET: The node in this home is still starting; `p2ptrain status` shows its progress.
 NODE-SILENT: A node in this home does not answer. It is very busy, starting or stopping.
+NO-TERMINAL: The screen of `p2ptrain top` needs a terminal whose cursor it can move. In a pipe, or
+    with TERM=dumb, use `p2ptrain top --once`, `status` or `events`.
+CARD: A contribution card is not believed: its signature is wrong, its picture does not show the
+    signed facts, or the ledger here says something else. The message says which. Ask for a new one.
+TRACK-PACKAGE: The package tensorboardX, which `p2ptrain track --to tensorboard` needs, is not
+    installed. Install it, or use `--to jsonl`, which needs nothing.
 CODE-UNKNOWN: This error code does not exist. `p2ptrain explain` without a code lists all codes.
 """
 """The codes by subject. A line that is indented continues the line above it."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from p2ptrain.suggested_command import HOME_VARIABLE
 
 HOMES = {"id", "status"}
-"""The commands with the options --home and --json."""
+"""The commands with the options --home and --json. `status` also has --why."""
 
 
 def run_plainly(words: Sequence[str]) -> bool:
@@ -30,6 +30,8 @@ def run_plainly(words: Sequence[str]) -> bool:
 
         explain(given[0] if given else None, as_json)
         return True
+    why = command == "status" and given.count("--why") == 1
+    given = [word for word in given if word != "--why"] if why else given
     if command not in HOMES or len(given) not in (0, 2) or (given and given[0] != "--home"):
         return False
     if _is_option(given[1:]):
@@ -38,7 +40,10 @@ def run_plainly(words: Sequence[str]) -> bool:
 
     named = given[1] if given else os.environ.get(HOME_VARIABLE)
     home = Path(named) if named else None
-    (identity if command == "id" else status)(home, as_json)
+    if command == "id":
+        identity(home, as_json)
+    else:
+        status(home, why, as_json)
     return True
 
 

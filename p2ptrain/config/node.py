@@ -29,6 +29,9 @@ SEED_PORT, SEED_DATA_PORT = 4201, 4202
 """The ports of a seed, if its owner does not choose others. The address of a seed is handed out, so
 it must stay the same when the seed restarts."""
 
+PAGE_PORT = 4280
+"""The port of a node's page, or the first port to try if another program uses it."""
+
 RANKS_MAX = 64
 """Maximum number of ranks that the node starts, to catch typing errors: no machine has more
 GPUs."""
@@ -132,6 +135,9 @@ class NodeConfig:
     port_mapping: bool = False
     """Whether to ask this machine's router to open both ports. The command line switches it on;
     programs that make a NodeConfig, such as tests and the demo, do not."""
+    page_port: int | None = None
+    """First port to try for this node's page, on loopback; 0 stands for any free port. None: there
+    is no page. The command line switches the page on; programs that make a NodeConfig do not."""
     quiet: bool = False
     """Print errors only."""
     verbose: bool = False
@@ -155,6 +161,8 @@ class NodeConfig:
         micro = self.micro_batch
         _require(micro >= 0, "--micro-batch", micro, "choose 0 for as many as fit, or more")
         _require(0 <= self.data_port < 65536, "--data-listen", self.data_port, "choose 0 to 65535")
+        page = self.page_port
+        _require(page is None or 0 <= page < 65536, "--page-port", page, "choose 0 to 65535")
         self._check_data_announce()
         limit = self.limit_up_bytes_per_s
         _require(limit is None or limit >= 1000, "--limit-up", limit, "choose at least 8kbit")

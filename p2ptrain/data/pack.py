@@ -110,10 +110,6 @@ class PackedBlocks(Generic[Kept]):
     tokens: int
     entropy_nats: float
 
-    @property
-    def bytes_per_token(self) -> float:
-        return self.text_bytes / self.tokens
-
 
 def pack(documents: Sequence[str], spec: PackSpec) -> PackedBlocks[bytes]:
     """Pack text documents in memory into blocks in memory. The tokenizer is learnt from all

@@ -110,6 +110,15 @@ class Pacer:
             ahead = sum(each.count for each in waiting if each <= ticket)
         return max(0.0, self._free_at - now) + ahead / self._bytes_per_s
 
+    def set_rate(self, bytes_per_s: float, burst_bytes: int, now: float) -> None:
+        """Change the limit. The rest of the ticket that is being sent is sent at the new rate."""
+        assert bytes_per_s > 0
+        assert burst_bytes >= 0
+        self._advance(now)
+        if self._sending is not None:
+            self._free_at = now + (self._free_at - now) * self._bytes_per_s / bytes_per_s
+        self._bytes_per_s, self._burst_s = bytes_per_s, burst_bytes / bytes_per_s
+
     def close(self, flow: Flow) -> None:
         """Remove a flow that has finished sending, so that its tickets do not delay other tickets.
 

@@ -10,7 +10,7 @@
     Rebase     θ changed without that work
     Evaluate   loss of θ on these blocks      Evaluated      the loss
     Generate   θ continues these prompts      Generated      the continuations
-    Pause, Resume, Stop                       Failed         an order failed, and why
+    Stop                                      Failed         an order failed, and why
 
 The arena is the memory that the node and its trainer share: θ, which the node writes, and the local
 weights, which the trainer writes. A block is a file with the tokens of one inner step.
@@ -190,22 +190,6 @@ class Evaluate:
 
 
 @dataclass(frozen=True, slots=True)
-class Pause:
-    """Finish the current inner step, and do not begin another until Resume. Other frames are still
-    processed.
-
-    No node sends this frame yet, because no command pauses a trainer.
-    """
-
-    kind: ClassVar[str] = "pause"
-
-
-@dataclass(frozen=True, slots=True)
-class Resume:
-    kind: ClassVar[str] = "resume"
-
-
-@dataclass(frozen=True, slots=True)
 class Stop:
     """End with exit status 0 after the current inner step."""
 
@@ -352,7 +336,7 @@ class Failed:
             _check_count("evaluation", self.evaluation)
 
 
-ToTrainer = Load | Rates | Train | Merge | Rebase | Evaluate | Generate | Pause | Resume | Stop
+ToTrainer = Load | Rates | Train | Merge | Rebase | Evaluate | Generate | Stop
 ToNode = Hello | Resumed | Progress | FragmentReady | Evaluated | Generated | Failed
 Frame = ToTrainer | ToNode
 

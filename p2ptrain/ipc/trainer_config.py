@@ -201,6 +201,8 @@ class TrainerConfig:
     mixing: float = 0.0
     delayed: bool = False
     eager: bool = False
+    gpu_bytes: int = 0
+    """Maximum bytes that torch may allocate on a rank's GPU; 0 means no limit."""
 
     def __post_init__(self) -> None:
         lawful = self.delayed or not self.eager
@@ -211,6 +213,7 @@ class TrainerConfig:
         _require_one_of(self, "device", get_args(Device))
         _require_one_of(self, "precision", get_args(Precision))
         _require(self, "threads", self.threads > 0, "set threads to 1 or more")
+        _require(self, "gpu_bytes", self.gpu_bytes >= 0, "set it to 0 or more; 0 means no limit")
         whole = "set it to 0 or more; 0 means the whole batch"
         _require(self, "micro_batch", self.micro_batch >= 0, whole)
         mark, vocab = self.document_token, self.model.vocab

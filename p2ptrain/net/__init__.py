@@ -8,7 +8,7 @@ PeerCache, newest_first        peers met before, kept on disk
 from __future__ import annotations
 
 from p2ptrain.net.book import PeerCache, newest_first
-from p2ptrain.net.connections import Event, PeerConnected, PeerDisconnected
+from p2ptrain.net.connections import PeerConnected, PeerDisconnected
 from p2ptrain.net.dialling import Accept, anybody
 from p2ptrain.net.faults import DialFailed, attempt
 from p2ptrain.net.network import Network, open_network
@@ -16,7 +16,6 @@ from p2ptrain.net.network import Network, open_network
 __all__ = [
     "Accept",
     "DialFailed",
-    "Event",
     "Network",
     "PeerCache",
     "PeerConnected",

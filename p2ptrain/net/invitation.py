@@ -87,11 +87,6 @@ class Invitation:
         return cls(run, organiser, tuple(chosen), ticket)
 
 
-def is_invitation(text: str) -> bool:
-    """Return whether `text` is meant as an invitation, not as an address. It may be broken."""
-    return text.strip().lower().startswith(PREFIX)
-
-
 def encode(invitation: Invitation) -> str:
     """Return the invitation as a string in lower case."""
     return PREFIX + "".join(ALPHABET[symbol] for symbol in _symbols(invitation))

@@ -22,6 +22,7 @@ from p2ptrain.ledger.core import Ledger
 from p2ptrain.ledger.failure_detector import Detector
 from p2ptrain.ledger.policy.reduce_order import Arrange
 from p2ptrain.node.consensus import pruning
+from p2ptrain.node.control.pausing import load_usage, load_wishes
 from p2ptrain.node.data_plane import open_data_plane, swarm_limit
 from p2ptrain.node.gossip import path_probes
 from p2ptrain.node.reduce import ring_order
@@ -76,7 +77,8 @@ async def assembled(around: Surroundings) -> AsyncIterator[Context]:
     alerts, amendments = Alerts(around.doubts), Amendments.of(around.home, run)
     with ExitStack() as stack:
         store = _store(stack, around)
-        plane = open_data_plane(stack, around, store)
+        state = _node_state(around)
+        plane = open_data_plane(stack, around, store, state.wishes.limits)
         core, chain_log, votes, origin = _ledger(
             around, lambda peers: ring_order.arrange(context, peers)
         )
@@ -110,13 +112,18 @@ async def assembled(around: Surroundings) -> AsyncIterator[Context]:
             trainer=TrainerState(ValidationTally(data.validation_blocks, data.block_tokens), arena),
             reduce=ReduceState(),
             alerts=alerts,
-            state=NodeState(around.journal, around.clock()),
+            state=state,
             own_heartbeat=own_heartbeat,
         )
         _serve_probes(context)
         open_relay(stack, context)
         _record_congestion(context)
         yield context
+
+
+def _node_state(around: Surroundings) -> NodeState:
+    wishes, usage = load_wishes(around.home.availability), load_usage(around.home.usage)
+    return NodeState(around.journal, around.clock(), wishes=wishes, usage=usage)
 
 
 def _membership_in(ledger: Ledger) -> IsMember:
@@ -197,7 +204,7 @@ def _serve_probes(context: Context) -> None:
 
 
 def _record_congestion(context: Context) -> None:
-    limit = context.config.limit_up_bytes_per_s
+    limit = context.limit_up_bytes_per_s
     context.journal.write("sending", **asdict(context.plane.congestion), limit_bytes_per_s=limit)
     if not context.manifest.encrypted:
         context.alerts.show("encryption", PLAINTEXT)

@@ -13,6 +13,7 @@ from ipaddress import ip_address
 
 import psutil
 
+from p2ptrain.availability.wishes import Limits
 from p2ptrain.dataplane import (
     PROOF,
     Credentials,
@@ -32,7 +33,7 @@ from p2ptrain.dataplane.observing import PURPOSE as OBSERVE
 from p2ptrain.identity import Identity
 from p2ptrain.ids import PeerId
 from p2ptrain.net import Network
-from p2ptrain.node.state.plane import DataPlane
+from p2ptrain.node.state.plane import DataPlane, ServedChunks
 from p2ptrain.node.state.surroundings import Surroundings
 from p2ptrain.store import Store
 from p2ptrain.swarm import PURPOSE, ChunkServer, HotChunks, NamedChunks
@@ -43,7 +44,9 @@ GUEST_BYTES_PER_S = 4 << 20
 A model of a gigabyte then takes four minutes from a single node."""
 
 
-def open_data_plane(stack: ExitStack, around: Surroundings, store: Store) -> DataPlane:
+def open_data_plane(
+    stack: ExitStack, around: Surroundings, store: Store, limits: Limits
+) -> DataPlane:
     """Accept connections of reduces, and serve chunks of `store`, until `stack` is closed.
 
     If the user limits the upload rate, reduces have priority over chunks.
@@ -61,27 +64,38 @@ def open_data_plane(stack: ExitStack, around: Surroundings, store: Store) -> Dat
             encrypted=around.run.manifest.encrypted,
         )
     )
-    uplink = Uplink(config.limit_up_bytes_per_s) if config.limit_up_bytes_per_s else None
-    if uplink is not None:
-        # `stack` closes the uplink before the listener, whose threads may wait for the uplink.
-        stack.callback(uplink.close)
+    option, wanted = config.limit_up_bytes_per_s, limits.up_bytes_per_s
+    uplink = Uplink(option if wanted is None else wanted)
+    downlink = Uplink(limits.down_bytes_per_s)
+    # `stack` closes these before the listener, whose threads may wait for the uplink.
+    stack.callback(uplink.close)
+    stack.callback(downlink.close)
     ring_inbox = RingInbox()
     for purpose in RING_PURPOSES:
         listener.handle(purpose, ring_inbox.handle, ring_inbox.refusal)
     listener.handle(OBSERVE, ObserveServer(is_member=listener.is_member))
-    fair = None if uplink is None else PeerShares(uplink, SendPriority.SWARM).wait_to_send
+    fair = PeerShares(uplink, SendPriority.SWARM).wait_to_send
+    serving = ServedChunks(HotChunks(store))
     listener.handle(PROOF, lambda connection, hello: None)
-    hot = HotChunks(store)
-    public = NamedChunks(hot) if around.run.manifest.public.weights else None
+    public = NamedChunks(serving) if around.run.manifest.public.weights else None
     if public is None:
-        listener.handle(PURPOSE, ChunkServer(hot, limit=fair))
+        listener.handle(PURPOSE, ChunkServer(serving, limit=fair))
     else:
         guests = ChunkServer(public, limit=_guest_limit(stack, fair))
-        server = ChunkServer(hot, limit=fair)
+        server = ChunkServer(serving, limit=fair)
         _serve_guests_too(listener, around.admission.admits, server, guests)
     endpoint = _endpoint(identity, credentials, listener, around.network)
-    congestion = probe_congestion()
-    return DataPlane(credentials, listener, ring_inbox, uplink, congestion, endpoint, public)
+    return DataPlane(
+        credentials,
+        listener,
+        ring_inbox,
+        uplink,
+        downlink,
+        serving,
+        probe_congestion(),
+        endpoint,
+        public,
+    )
 
 
 def _serve_guests_too(
@@ -96,7 +110,7 @@ def _serve_guests_too(
     listener.open_to_guests(PURPOSE)
 
 
-def _guest_limit(stack: ExitStack, fair: PeerLimit | None) -> PeerLimit:
+def _guest_limit(stack: ExitStack, fair: PeerLimit) -> PeerLimit:
     """Return the limit for strangers: all of them together get GUEST_BYTES_PER_S, and no more than
     other peers get."""
     uplink = Uplink(GUEST_BYTES_PER_S)
@@ -105,16 +119,14 @@ def _guest_limit(stack: ExitStack, fair: PeerLimit | None) -> PeerLimit:
 
     def wait(peer: PeerId, count: int) -> None:
         share.wait_to_send(peer, count)
-        if fair is not None:
-            fair(peer, count)
+        fair(peer, count)
 
     return wait
 
 
-def swarm_limit(uplink: Uplink | None) -> Callable[[int], None] | None:
-    """Return a function that waits until the given number of low-priority bytes may be sent. Return
-    None if the user does not limit the upload rate."""
-    return None if uplink is None else uplink.share(SendPriority.SWARM).wait_to_send
+def swarm_limit(uplink: Uplink) -> Callable[[int], None]:
+    """Return a function that waits until the given number of low-priority bytes may be sent."""
+    return uplink.share(SendPriority.SWARM).wait_to_send
 
 
 def _endpoint(
@@ -128,7 +140,18 @@ def _endpoint(
     return Endpoint(identity.peer, host, port, credentials.certificate_der)
 
 
-def outward_host(addresses: Sequence[str], *, v6: bool) -> str:
+def first_own_address() -> str:
+    """Return this machine's first IPv4 address outside 127.0.0.0/8; 127.0.0.1 if it has none."""
+    for addresses in psutil.net_if_addrs().values():
+        for address in addresses:
+            if address.family.name == "AF_INET" and not address.address.startswith("127."):
+                return address.address
+    return "127.0.0.1"
+
+
+def outward_host(
+    addresses: Sequence[str], *, v6: bool, own: Callable[[], str] = first_own_address
+) -> str:
     """Return the first host in `addresses`, the control plane's addresses, that the data plane can
     use. If there is none, return an address of this machine.
 
@@ -140,13 +163,4 @@ def outward_host(addresses: Sequence[str], *, v6: bool) -> str:
     split = [address.split("/") for address in addresses]
     hosts = [parts[2] for parts in split if len(parts) > 2 and parts[1] in protocols]
     outside = [host for host in hosts if not ip_address(host).is_loopback]
-    return (outside or hosts or [_first_own_address()])[0]
-
-
-def _first_own_address() -> str:
-    """Return this machine's first IPv4 address outside 127.0.0.0/8; 127.0.0.1 if it has none."""
-    for addresses in psutil.net_if_addrs().values():
-        for address in addresses:
-            if address.family.name == "AF_INET" and not address.address.startswith("127."):
-                return address.address
-    return "127.0.0.1"
+    return (outside or hosts or [own()])[0]

@@ -20,10 +20,12 @@ from p2ptrain.identity import load_or_create
 from p2ptrain.node.consensus.adopt_chain import write_adopted_chain
 from p2ptrain.node.control.control_socket import serve_commands
 from p2ptrain.node.control.leaving import ExitSignals
+from p2ptrain.node.control.live_line import LiveLine, keep_live_line, open_live_line
 from p2ptrain.node.joining import find_run
 from p2ptrain.node.joining.invitation import invite
 from p2ptrain.node.joining.startup_status import StartupStatus
 from p2ptrain.node.malloc_limits import limit_malloc
+from p2ptrain.node.page.keep_page import keep_page
 from p2ptrain.node.startup import open_node
 from p2ptrain.node.state.context import Context
 from p2ptrain.node.state.threads import durably, switch_threads_often
@@ -31,7 +33,6 @@ from p2ptrain.node.state.timing import USUAL, Timing
 from p2ptrain.node.tasks import run_tasks
 from p2ptrain.node.training.trainer_processes import MakeTrainers, subprocesses
 from p2ptrain.observe.journal import Journal
-from p2ptrain.standard_error import write_line
 from p2ptrain.store import Disk
 
 Dress = Callable[[Context], Context]
@@ -54,28 +55,35 @@ def run_node(
     """
     limit_malloc()
     switch_threads_often()
-    home = Home(config.home)
+    home, output = Home(config.home), open_live_line(quiet=config.quiet)
     with sole_use(home), Journal(home.journal) as journal:
         journal.write("started", pid=os.getpid())
         try:
             main = partial(_main, trainers=trainers, dress=dress)
-            trio.run(main, config, home, journal, strict_exception_groups=True)
+            trio.run(main, config, home, journal, output, strict_exception_groups=True)
         except* P2PTrainError as group:
             error = first_error(group)
             journal.write("stopped", code=error.code, reason=error.what, evidence=error.evidence)
             raise error from None
         journal.write("stopped", code="", reason="")
-    _print_line(config.quiet, "stopped")
+    _print_line(config.quiet, output, "stopped")
     return 0
 
 
 async def _main(
-    config: NodeConfig, home: Home, journal: Journal, *, trainers: MakeTrainers, dress: Dress
+    config: NodeConfig,
+    home: Home,
+    journal: Journal,
+    output: LiveLine,
+    *,
+    trainers: MakeTrainers,
+    dress: Dress,
 ) -> None:
-    print_line = partial(_print_line, config.quiet)
+    print_line = partial(_print_line, config.quiet, output)
     exit_ = ExitSignals(print_line)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(exit_.obey_signals, nursery.cancel_scope)
+        nursery.start_soon(keep_live_line, output, lambda: exit_.context)
 
         def begin(context: Context | None) -> None:
             exit_.context = context
@@ -105,6 +113,8 @@ async def run_lives(
     reception = StartupStatus(load_or_create(home.identity).peer, journal)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(serve_commands, home.control, reception)
+        if config.page_port is not None:
+            nursery.start_soon(keep_page, home, config.page_port, print_line, journal)
         while True:
             async with open_node(
                 config, home, reception, print_line, disk=disk, timing=timing
@@ -116,6 +126,8 @@ async def run_lives(
                 async with reception.with_context(context):
                     rejoin = await run_tasks(context, print_line, trainers)
                 begin(None)
+            if rejoin is None:
+                break
             await durably(write_adopted_chain, home, rejoin, disk)
             if context.state.leaving:
                 break
@@ -126,7 +138,7 @@ async def run_lives(
         nursery.cancel_scope.cancel()
 
 
-def _print_line(quiet: bool, text: str) -> None:
+def _print_line(quiet: bool, output: LiveLine, text: str) -> None:
     """Print a line for the user. Replace unprintable characters, so that no peer's text can control
     the terminal.
 
@@ -135,4 +147,4 @@ def _print_line(quiet: bool, text: str) -> None:
     """
     if not quiet:
         shown = "".join(letter if letter.isprintable() else "·" for letter in text)
-        write_line(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {shown}")
+        output.write_line(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {shown}")

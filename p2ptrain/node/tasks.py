@@ -13,10 +13,14 @@ from p2ptrain.ledger.messages.effects import Rejoin
 from p2ptrain.ledger.messages.peer_reports import Ready
 from p2ptrain.node.consensus.ledger_task import run_ledger
 from p2ptrain.node.consensus.pruning import notice_pruned
+from p2ptrain.node.control.finishing import leave_when_finished
 from p2ptrain.node.control.isolation_warning import notice_isolation
 from p2ptrain.node.control.left_out_warning import notice_left_out
 from p2ptrain.node.control.lost_vote_warning import notice_lost_vote
+from p2ptrain.node.control.pausing import Pausing
 from p2ptrain.node.control.progress_lines import print_progress
+from p2ptrain.node.control.run_stop import notice_stop
+from p2ptrain.node.control.series.history_server import serve_history
 from p2ptrain.node.control.series.recording import record_series
 from p2ptrain.node.control.slow_reduce_warning import notice_slow_reduce
 from p2ptrain.node.control.waiting import notice_waits
@@ -91,10 +95,10 @@ def start_presence(nursery: trio.Nursery, context: Context) -> None:
 
 async def run_tasks(
     context: Context, print_line: PrintLine, trainers: MakeTrainers = subprocesses
-) -> Rejoin:
+) -> Rejoin | None:
     """Run the tasks until this node leaves its branch of the ledger, and return the chain that the
-    node adopts instead. `trainers` makes the object that starts trainers; it is not called on a
-    seed, which does not train.
+    node adopts instead; None if the node has finished, by its owner's wish. `trainers` makes the
+    object that starts trainers; it is not called on a seed, which does not train.
     Raises P2PTrainError: something that this node needs has failed."""
     left = list[Rejoin]()
 
@@ -102,17 +106,27 @@ async def run_tasks(
         left.append(await run_ledger(context))
         nursery.cancel_scope.cancel()
 
+    async def run_to_the_finish() -> None:
+        await leave_when_finished(context, print_line)
+        nursery.cancel_scope.cancel()
+
+    pausing = Pausing(context)
+    pausing.decide()  # Before a trainer can start.
     answer_introductions(context)
     answer_reach_questions(context)
     answer_forwarded(context)
     answer_punches(context)
     serve_bases(context)
+    serve_history(context)
     decisions.take_decisions(context)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(run_ledger_to_the_end)
+        nursery.start_soon(run_to_the_finish)
+        nursery.start_soon(pausing.run)
         start_presence(nursery, context)
         for task in (notice_the_end, notice_isolation, notice_waits, watch_reach, keep_punching):
             nursery.start_soon(task, context)
+        nursery.start_soon(notice_stop, context)
         nursery.start_soon(print_progress, context, print_line)
         nursery.start_soon(record_series, context)
         nursery.start_soon(hello_server.pass_requests_on, context)
@@ -139,7 +153,7 @@ async def run_tasks(
             for task in (run_reduces, notice_left_out, notice_slow_reduce):
                 nursery.start_soon(task, context)
             nursery.start_soon(train, context, trainers(context))
-    return left[0]
+    return left[0] if left else None
 
 
 async def serve_only(context: Context) -> None:

@@ -2,7 +2,7 @@
 
     starting → checking → connecting → awaiting your answer → awaiting approval → fetching snapshot
     → catching up → loading → standing by → training → exchanging → training …
-    other states: serving (a seed), leaving, isolated
+    other states: serving (a seed), paused, leaving, isolated, stopped
 
 The log, the status and heartbeats all show `words(state)`, so users see the same phrase everywhere.
 `name` is for programs: it is the same for all values of the fields.
@@ -100,6 +100,14 @@ class Serving:
 
 
 @dataclass(frozen=True, slots=True)
+class Paused:
+    """The node does not train, because its owner wants so. It still votes, serves and relays."""
+
+    name: ClassVar[str] = "paused"
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Leaving:
     name: ClassVar[str] = "leaving"
 
@@ -109,6 +117,14 @@ class Isolated:
     """The node cannot reach enough members to agree on anything."""
 
     name: ClassVar[str] = "isolated"
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """The organiser has ended the run before its last outer step. The node serves its weights."""
+
+    name: ClassVar[str] = "stopped"
     reason: str
 
 
@@ -125,8 +141,10 @@ State = (
     | Training
     | Exchanging
     | Serving
+    | Paused
     | Leaving
     | Isolated
+    | Stopped
 )
 
 
@@ -145,7 +163,7 @@ def words(state: State) -> str:
         case Exchanging(part, parts, bytes_per_s):
             progress = f"part {part}/{parts}" if parts else ""
             return _with(state, progress, rate(bytes_per_s) if bytes_per_s else "")
-        case Isolated(reason):
+        case Isolated(reason) | Paused(reason) | Stopped(reason):
             return f"{state.name}: {reason}"
         case _:
             return state.name

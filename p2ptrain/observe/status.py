@@ -52,6 +52,9 @@ class NodeStatus:
     """The digest of θ and m at `outer_step`. Peers with the same ledger head have the same
     digest."""
     snapshot_step: int | None = None
+    snapshots: tuple[Mapping[str, object], ...] = ()
+    """The newest snapshots, newest first: `step`, `digest`, and `copies`, the number of members
+    that are up and report it as one of the two newest that they wrote."""
     tokens: int = 0
     """The number of committed tokens that this node trained on."""
     tokens_total: int = 0
@@ -116,6 +119,19 @@ class NodeStatus:
     congestion_refusal: str = ""
     """Why the congestion control is not BBR; empty if it is BBR."""
     limit_up_bytes_per_s: int | None = None
+    limits: str = ""
+    """Describes the limits that the node's owner has set, and where they come from."""
+    schedule: str = ""
+    """Describes when the owner lets the node train; empty if there is no restriction."""
+    paused: Mapping[str, object] = field(default_factory=dict)
+    """Why the node must not train now: `kind`, `reason`, and `until` in Unix seconds (null if that
+    is not known). Empty if the node may train."""
+    finishing: str = ""
+    """Says that the node leaves after its next contribution, because its owner wants so."""
+    stopped: str = ""
+    """Why the organiser has ended the run before its last outer step."""
+    bytes_today: Mapping[str, int] = field(default_factory=dict)
+    """The bytes of bulk data since midnight, local time: `up` and `down`."""
     sending: str = ""
     """Describes the congestion control and the upload limit."""
     exchange: Mapping[str, object] = field(default_factory=dict)
@@ -143,7 +159,7 @@ class NodeStatus:
             )
         known = {item.name: value[item.name] for item in fields(cls) if item.name in value}
         try:
-            for name in ("addresses", "warnings", "asking"):
+            for name in ("addresses", "warnings", "asking", "snapshots"):
                 known[name] = tuple(known.get(name, ()))
             for name, kind in (("members", MemberStatus), ("cautions", Caution)):
                 items = known.get(name, ())
@@ -181,6 +197,9 @@ def status_lines(status: NodeStatus) -> list[str]:
         ("outer", _outer(status)),
         ("next", status.waits_for),
         ("validate", status.validated),
+        ("finishing", status.finishing),
+        ("schedule", status.schedule),
+        ("limits", status.limits),
         ("trainer", status.trainer),
         ("optimizer", status.inner_from),
         ("sending", status.sending),

@@ -49,6 +49,8 @@ class StepLine:
     """Number of outer steps that this node still has to replay."""
     eta_s: float | None = None
     """Estimated seconds until the run is complete."""
+    note: str = ""
+    """A remark for the owner beside the numbers, such as "paused"."""
 
     def __str__(self) -> str:
         parts = [
@@ -60,6 +62,7 @@ class StepLine:
             self._tokens(),
             f"catching up, {counted(self.left, 'update')} left" if self.left else "",
             "" if self.eta_s is None else f"ETA {duration(self.eta_s)}",
+            self.note,
         ]
         return "  ".join(part for part in parts if part)
 
@@ -72,7 +75,7 @@ class StepLine:
     def _rate(self) -> str:
         if not self.tokens or not self.seconds:
             return ""
-        return f"{_short(self.tokens / self.seconds)} tok/s"
+        return f"{short(self.tokens / self.seconds)} tok/s"
 
     def _exchange(self) -> str:
         peers = counted(self.peers, "peer") if self.peers else ""
@@ -83,11 +86,11 @@ class StepLine:
         if not self.tokens:
             return ""
         if not self.own_tokens:
-            return f"{_short(self.tokens)} tokens"
-        return f"yours {_short(self.own_tokens)} of {_short(self.tokens)}"
+            return f"{short(self.tokens)} tokens"
+        return f"yours {short(self.own_tokens)} of {short(self.tokens)}"
 
 
-def _short(count: float) -> str:
+def short(count: float) -> str:
     """Return a number with at least two digits and a unit: "850", "2.1k", "21k", "1.3M"."""
     for unit, scale in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if count >= scale:

@@ -52,6 +52,9 @@ ENDPOINT_BYTES_MAX = 4096
 RELAY_PROTOCOL = "/p2ptrain/relay/1"
 """Asks a member to meet the asker at a relay; see `relay_messages`."""
 
+HISTORY_PROTOCOL = "/p2ptrain/history/1"
+"""Asks a member for rows of the run's history, for charts; see `series/history_pages`."""
+
 REACH_PROTOCOL = "/p2ptrain/reach/1"
 """Asks a member to connect back to both ports of the asker; see `reach_messages`."""
 

@@ -12,15 +12,12 @@ from p2ptrain.portmap.router import Router
 from p2ptrain.portmap.trial import opened_ports, try_ports
 from p2ptrain.portmap.values import (
     NONCE_BYTES,
-    Checked,
     CheckRequest,
     Closed,
     Granted,
     IPAddress,
     MapRequest,
     Protocol,
-    Refusal,
-    Refused,
     Reply,
     Request,
     Silent,
@@ -31,7 +28,6 @@ from p2ptrain.portmap.verdict import Kind, Verdict, candidates, judge
 __all__ = [
     "NONCE_BYTES",
     "CheckRequest",
-    "Checked",
     "Closed",
     "Gateway",
     "Granted",
@@ -43,8 +39,6 @@ __all__ = [
     "NoGateway",
     "OpenPort",
     "Protocol",
-    "Refusal",
-    "Refused",
     "Reply",
     "Request",
     "Router",

@@ -28,28 +28,25 @@ from p2ptrain.run.files import (
 from p2ptrain.run.grant import Grant, SignedGrant
 from p2ptrain.run.hand_over import HandOver, SignedHandOver
 from p2ptrain.run.join_request import JoinRequest
-from p2ptrain.run.manifest import CodecSpec, DataSpec, OuterSpec, Policy, RunManifest
+from p2ptrain.run.manifest import CodecSpec, OuterSpec, RunManifest
 from p2ptrain.run.published_run import Run
-from p2ptrain.run.roles import READER, ROLES, TRAINER, Role
+from p2ptrain.run.roles import READER, TRAINER, Role
 from p2ptrain.run.token import SignedToken, Ticket, Token
 
 __all__ = [
     "READER",
-    "ROLES",
     "TRAINER",
     "Allowlist",
     "Amendment",
     "CoOrganisers",
     "CodecSpec",
     "DataIndex",
-    "DataSpec",
     "Denial",
     "Grant",
     "HandOver",
     "JoinRequest",
     "Leg",
     "OuterSpec",
-    "Policy",
     "Role",
     "Run",
     "RunManifest",

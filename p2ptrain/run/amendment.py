@@ -33,8 +33,11 @@ AMENDMENT_BYTES_MAX = 2560 + COSIGNATURES_BYTES_MAX
 of 16 delegates has 2,250. The limit is low so that lists of amendments are cheap to send."""
 
 NUMBER_MAX = 2**53
-_OPTIONAL = ("admitters", "voters")
+_OPTIONAL = ("admitters", "voters", "stop")
 """Fields that an amendment leaves out if it does not change them, as in earlier versions."""
+
+STOP_CHARACTERS_MAX = 200
+"""Maximum length of the reason for which a run ends. Every node shows it in one line."""
 
 RATE_MAX = 100.0
 """Maximum learning rate. Our optimizers fail to learn even at a tenth of it."""
@@ -63,6 +66,8 @@ class Amendment:
     voters: tuple[PeerId, ...] | None = None
     """The complete list of the peers that may vote from `step` on in addition to the founders of an
     open run, sorted. They vote once they have taken part in a committed outer step."""
+    stop: str | None = None
+    """Why the run ends before outer step `step`: from then on, nobody trains."""
 
     def __post_init__(self) -> None:
         numbers = f"1 to {NUMBER_MAX}"
@@ -80,8 +85,13 @@ class Amendment:
         _require(self.codec in (None, *codecs), "codec", self.codec, f"one of {', '.join(codecs)}")
         fits = block is None or BLOCK_MIN <= block <= BLOCK_MAX
         _require(fits, "codec_block", block, f"{BLOCK_MIN} to {BLOCK_MAX}")
-        for name in _OPTIONAL:
+        for name in ("admitters", "voters"):
             _check_delegates(name, getattr(self, name))
+        reason = self.stop
+        fits = reason is None or (
+            0 < len(reason) <= STOP_CHARACTERS_MAX and reason.isprintable() and bool(reason.strip())
+        )
+        _require(fits, "stop", reason, f"one line of at most {STOP_CHARACTERS_MAX} characters")
         _require(bool(self.changes), "number of changes", 0, "at least 1")
 
     @property
@@ -90,9 +100,10 @@ class Amendment:
         return {name: value for name in _WORDS if (value := getattr(self, name)) is not None}
 
     @property
-    def delegates(self) -> bool:
-        """Whether the amendment says who may decide for the organisers, besides any new values."""
-        return self.admitters is not None or self.voters is not None
+    def does_more(self) -> bool:
+        """Whether the amendment does something beside giving new values: it says who may decide for
+        the organisers, or ends the run."""
+        return self.stop is not None or self.admitters is not None or self.voters is not None
 
     @property
     def facts(self) -> dict[str, object]:
@@ -137,6 +148,7 @@ _WORDS = {
     "outer_momentum": "outer momentum",
     "admitters": "peers that may admit volunteers",
     "voters": "peers with a delegated vote",
+    "stop": "the run ends:",
 }
 
 
@@ -167,6 +179,8 @@ class Leg:
     """Inner steps per outer step when the run was published; 0 if the number has not changed."""
     admitters: tuple[PeerId, ...] = ()
     """The members that may admit volunteers: the newest list of the amendments so far."""
+    stop: str = ""
+    """Why the run has ended; empty if it goes on."""
 
     @property
     def published_stride(self) -> int:
@@ -204,7 +218,8 @@ class Leg:
         stride = self.stride_before if is_same else self.published_stride
         admitters = self.admitters if new.admitters is None else new.admitters
         first = self.first_inner_step(new.step)
-        return Leg(manifest, new.step, first, new.number, stride, admitters)
+        stop = self.stop or new.stop or ""
+        return Leg(manifest, new.step, first, new.number, stride, admitters, stop)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,12 +5,13 @@ from p2ptrain.swarm.fetch import FetchHandle, fetch_blob, fetch_chunks
 from p2ptrain.swarm.named_chunks import NamedChunks
 from p2ptrain.swarm.picker import Picker
 from p2ptrain.swarm.report import DropReason, FetchProgress, FetchReport
-from p2ptrain.swarm.server import ChunkServer
+from p2ptrain.swarm.server import ChunkServer, ChunkSource
 from p2ptrain.swarm.wire import PURPOSE
 
 __all__ = [
     "PURPOSE",
     "ChunkServer",
+    "ChunkSource",
     "DropReason",
     "FetchHandle",
     "FetchProgress",

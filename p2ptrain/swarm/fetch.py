@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Generic
 
-from p2ptrain.dataplane import SecureSocket
+from p2ptrain.dataplane import SecureSocket, Uplink
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.store import Store
 from p2ptrain.swarm.lanes import STALL_S, Fetch, FetchPlan, SourceT
@@ -79,12 +79,13 @@ def fetch_blob(
     stall_s: float = STALL_S,
     patience: Patience = PATIENCE,
     handle: FetchHandle[SourceT] | None = None,
+    downlink: Uplink | None = None,
 ) -> FetchReport:
     """Fetch a whole blob into the store: first its manifest, then the chunks that are missing.
 
     Blocks; call it in a thread. `dial` is called in threads and needs its own deadline; the fetch
     does not wait for a dial that is still running at the end. `progress` is called in threads after
-    each chunk and must return quickly.
+    each chunk and must return quickly. `downlink` limits the rate.
 
     Raises:
         StoreError: CKPT-NO-SOURCE: no reachable peer has the blob; the evidence lists each source.
@@ -110,6 +111,7 @@ def fetch_blob(
             progress,
             patience,
             is_urgent=not has_manifest,
+            downlink=downlink,
         )
         return _run(Fetch(store, plan), handle)
 
@@ -125,6 +127,7 @@ def fetch_chunks(
     streams_per_peer: int = 1,
     stall_s: float = STALL_S,
     handle: FetchHandle[SourceT] | None = None,
+    downlink: Uplink | None = None,
 ) -> FetchReport:
     """Fetch chunks that do not form a blob, such as the data blocks of a lease. Arguments and
     errors are those of `fetch_blob`.
@@ -133,7 +136,15 @@ def fetch_chunks(
     with store.pin(wanted):
         missing = _shuffled(digest for digest in wanted if not store.has_chunk(digest))
         plan = FetchPlan(
-            missing, sources, dial, lambda _: [], deadline_s, stall_s, streams_per_peer, progress
+            missing,
+            sources,
+            dial,
+            lambda _: [],
+            deadline_s,
+            stall_s,
+            streams_per_peer,
+            progress,
+            downlink=downlink,
         )
         return _run(Fetch(store, plan), handle)
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Generic, Protocol, TypeVar
 
-from p2ptrain.dataplane import SecureSocket
+from p2ptrain.dataplane import SecureSocket, SendPriority, Uplink
 from p2ptrain.errors import (
     ChunkCorrupt,
     P2PTrainError,
@@ -51,6 +51,10 @@ RECONSIDER_S = 0.01
 times could make the thread ask in a busy loop."""
 
 
+RATE_LOOK_S = 1.0
+"""Maximum seconds until a lane that waits for the rate limit looks again: the limit may change."""
+
+
 class FetchSource(Protocol):
     """Anything that the caller's `dial` understands, such as a dataplane Endpoint."""
 
@@ -75,7 +79,7 @@ class FetchPlan(Generic[SourceT]):
 
     `more_after(digest)` is called when a chunk has been stored, and returns further chunks to
     fetch. With `is_urgent`, the chunks in `wanted` are short and further chunks depend on them, as
-    on a manifest. `progress` is called after each chunk.
+    on a manifest. `progress` is called after each chunk. `downlink` limits the rate of arrival.
     """
 
     wanted: Sequence[Digest]
@@ -88,6 +92,7 @@ class FetchPlan(Generic[SourceT]):
     progress: Callable[[FetchProgress], None] | None
     patience: Patience = PATIENCE
     is_urgent: bool = False
+    downlink: Uplink | None = None
 
     def lanes(self) -> dict[Lane, SourceT]:
         """Return one lane for each source, then a second one for each, and so on up to the
@@ -128,12 +133,16 @@ class Fetch(Generic[SourceT]):
         self._over = False
         self._timed_out = False
         self._failure: BaseException | None = None
+        downlink = plan.downlink
+        self._share = None if downlink is None else downlink.share(SendPriority.SWARM)
 
     def run(self) -> FetchReport:
         """Fetch all wanted chunks. Blocks; raises the errors of `fetch_blob`."""
         started = time.monotonic()
         if not self._picker.done and self._lanes:
             self._run_lanes(started + self._plan.deadline_s)
+        if self._share is not None:
+            self._share.close()
         self._store.make_durable()
         self._judge()
         return FetchReport(
@@ -277,6 +286,8 @@ class Fetch(Generic[SourceT]):
                     return
                 chunk = receive_response(sock, buffer, self._plan.stall_s)
                 digest = asked.popleft()
+                if chunk is not None:
+                    self._keep_to_the_rate(len(chunk))
                 if chunk is None:
                     self._note_lack(lane, digest)
                 elif self._is_first(lane, right := checked(chunk, digest)):
@@ -285,6 +296,16 @@ class Fetch(Generic[SourceT]):
                     buffer = self._write_behind.buffer()
         finally:
             self._write_behind.give_back(buffer)
+
+    def _keep_to_the_rate(self, count: int) -> None:
+        """Wait until the limit allows the `count` bytes that have just arrived. Meanwhile the lane
+        does not read, so its source does not send either."""
+        if self._share is None:
+            return
+        ticket = self._share.request_ticket(count)
+        with self._changed:
+            while not self._over and (wait_s := self._share.wait_s(ticket)) > 0:
+                self._changed.wait(min(wait_s, RATE_LOOK_S))
 
     def _assigned(self, lane: Lane, *, idle: bool) -> list[Digest]:
         """Return the chunks to request now. An idle lane waits until there is one, or returns []

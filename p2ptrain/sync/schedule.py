@@ -78,10 +78,6 @@ class SyncSchedule:
     def fragment_of(self, outer_step: int) -> int:
         return outer_step % self.fragments
 
-    def read_at(self, outer_step: int) -> int:
-        """Return how many inner steps a peer has done when it reads this outer step's fragment."""
-        return (outer_step + 1) * self.stride
-
     def due(self, inner_steps_done: int) -> DueSteps:
         """Return what to do after `inner_steps_done` inner steps."""
         return DueSteps(

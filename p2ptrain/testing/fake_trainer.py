@@ -63,7 +63,8 @@ class TrainerRemote:
     current trainer; `dies_in_mid_lease` kills one that has trained on a block and has another one
     left. `fault`, a Failed frame, makes a trainer send this frame before its next inner step and
     end. `poison` overwrites the first weight that is published. An inner step takes `inner_step_s`;
-    it reports 1,000 tokens per second, a wait of `data_wait_s`, and an MFU of `mfu`.
+    it reports 1,000 tokens per second, a wait of `data_wait_s`, and an MFU of `mfu`. `limits` are
+    the threads and the bytes of GPU memory with which the newest trainer was started.
     """
 
     trained: list[Digest] = field(default_factory=list)
@@ -81,6 +82,7 @@ class TrainerRemote:
     inner_step_s: float = 0.0
     data_wait_s: float = 0.0
     mfu: float | None = None
+    limits: tuple[int, int] = (1, 0)
 
     def waits_before(self, step: int) -> bool:
         """Return whether inner steps of this outer step have to wait."""
@@ -152,6 +154,9 @@ class FakeTrainers:
     context: Context
     remote: TrainerRemote
     make: Callable[[Context, TrainerRemote], FakeTrainer] = FakeTrainer
+
+    def use_limits(self, threads: int, gpu_bytes: int) -> None:
+        self.remote.limits = (threads, gpu_bytes)
 
     def start(self) -> FakeTrainer:
         if self.remote.starts >= self.remote.starts_max:

@@ -45,7 +45,8 @@ class DemoNode:
 
     def start(self, *arguments: str) -> None:
         """Run `p2ptrain node` with these arguments; its output goes to HOME/output.txt."""
-        words = [*command("node"), "--home", str(self.home), "--yes", *arguments]
+        fixed = ("--home", str(self.home), "--yes", "--no-page")  # A page each would cost seconds.
+        words = [*command("node"), *fixed, *arguments]
         self.run(self.wrapped(words), PYTHONUNBUFFERED="1")
 
     def run(self, words: list[str], **environment: str) -> None:

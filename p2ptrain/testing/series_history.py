@@ -26,7 +26,7 @@ BATCH = 16
 DEVICES = (("cuda", 21_000, 0.41), ("cuda", 9_000, 0.33), ("cpu", 800, None), ("mps", 2_400, None))
 VERSIONS = ("0.9.0", "0.9.0", "0.9.1", "0.8.4")
 PATHS = ("direct", "direct", "punched", "relayed")
-PROMPTS = ("Once upon a time", "The capital of France is", "def fibonacci(n):")
+PROMPTS = 3
 ENDINGS = (
     " the the of the and the a the of of and the",
     " there was a little dog and the dog was a dog of the day",
@@ -215,8 +215,8 @@ def _samples(members: Sequence[PeerStory], step: int, steps: int) -> Iterator[Sa
     if step % 20 == 0 and members:
         peer = members[step % len(members)].peer
         ending = ENDINGS[min(len(ENDINGS) - 1, len(ENDINGS) * step // (steps + 1))]
-        for number, prompt in enumerate(PROMPTS):
-            yield SampleRow(step, number, peer, prompt + ending)
+        for number in range(PROMPTS):
+            yield SampleRow(step, number, peer, ending)
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ from p2ptrain.trainer.rank.inner_state import InnerState
 from p2ptrain.trainer.rank.loop import Means, TrainerLoop, read_file
 from p2ptrain.trainer.rank.node_client import NODE_GONE_EXIT_CODE, NodeCredentials, NodeLink, join
 from p2ptrain.trainer.rank.optimizer import make_optimizer
-from p2ptrain.trainer.rank.own_gpu import require_bf16, room_for_the_model
+from p2ptrain.trainer.rank.own_gpu import limit_memory, require_bf16, room_for_the_model
 from p2ptrain.trainer.rank.parallelize import build
 from p2ptrain.trainer.rank.ranks import Ranks, open_ranks
 
@@ -107,7 +107,8 @@ def _serve(
         )
     if config.precision == "bf16":
         require_bf16(ranks.device)
-    with room_for_the_model(ranks.device):
+    limit_memory(ranks.device, config.gpu_bytes)
+    with room_for_the_model(ranks.device, most_bytes=config.gpu_bytes):
         model = build(config, ranks)
         layout = Layout.of((name, tuple(p.shape)) for name, p in model.named_parameters())
         if link is None:
@@ -117,7 +118,7 @@ def _serve(
             theta, local = link.vectors(layout)
         count, eager = config.fragments, config.eager
         arena = RankArena(model, layout, theta, local, count=count, mirror=link, eager=eager)
-    free_bytes = ranks.least(ranks.free_bytes())
+    free_bytes = ranks.least(ranks.free_bytes(config.gpu_bytes))
     config = _fitted(config, ranks, free_bytes)
     channel = None
     if ranks.first:

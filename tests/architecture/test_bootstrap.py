@@ -22,6 +22,7 @@ SEED = NodeConfig(
     seed=True,
     assume_yes=True,
     port_mapping=True,
+    page_port=4280,
 )
 
 

@@ -15,7 +15,7 @@ TIERS = """
 ids
 errors
 encoding extras names private_file standard_error
-address_group eviction open_files portmap rate_limit stranger_slots suggested_command
+address_group availability eviction open_files portmap rate_limit stranger_slots suggested_command
 identity
 config dataplane ipc kernels ledger store sync
 data net observe ring run state swarm
@@ -24,7 +24,7 @@ peers
 archive
 prepare
 node
-doctor export simulation
+doctor export simulation web
 testing
 demo
 bench
@@ -39,7 +39,10 @@ DOORS = {
     "libp2p": {"net"},
     "multiaddr": {"net"},
     "miniupnpc": {"portmap"},
-    "trio": {"doctor", "net", "node"},
+    "trio": {"doctor", "net", "node", "web"},
+    "anycorn": {"web"},
+    "anyio": {"web"},
+    "starlette": {"web"},
     "pydantic": {"config"},
     "typer": {"cli"},
     "rich": {"bench", "demo"},
@@ -47,6 +50,7 @@ DOORS = {
     "tokenizers": {"data"},
     "safetensors": {"trainer"},
     "segno": {"cli"},
+    "tensorboardX": {"cli"},
     "transformers": {"trainer"},
     "cryptography": {"identity", "dataplane"},
 }
@@ -148,6 +152,7 @@ def modules_below(packages: tuple[str, ...]) -> list[str]:
         ),
         ("p2ptrain.ledger", {"torch", "libp2p", "trio", "numpy", "cryptography"}),
         ("p2ptrain.run", {"torch", "libp2p", "trio", "numpy"}),
+        ("p2ptrain.web.main", {"torch", "libp2p", "pydantic"}),
     ],
 )
 def test_importing_a_part_does_not_load_heavy_packages(imported: str, absent: set[str]) -> None:

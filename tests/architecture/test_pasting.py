@@ -17,6 +17,7 @@ OF_A_HOME = re.compile(
 
 ELSEWHERE = {
     "p2ptrain/node/joining/invitation.py": "other people paste it on their own machines",
+    "p2ptrain/web/summary.py": "volunteers paste it on their own machines",
     "p2ptrain/doctor/bootstrap.py": "the organiser pastes it on their own machine",
     "p2ptrain/node/joining/await_approval.py": "the organiser pastes it on their own machine",
     "p2ptrain/node/joining/trusted_checkpoint.py": "the user runs it on the host of another node",

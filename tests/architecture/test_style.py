@@ -46,10 +46,11 @@ SLEEPS_ALLOWED = {"tests/node/connecting/test_opening.py", "tests/node/test_slow
 """Tests that may sleep. They use trio's MockClock, so hours pass instantly."""
 
 HOSTS = re.compile(
-    r"www\.apache\.org|www\.w3\.org|github\.com|([\w-]+\.)?example(\.org)?|203\.0\.113\.\d+"
+    r"www\.apache\.org|www\.w3\.org|github\.com|([\w-]+\.)?example(\.org)?|203\.0\.113\.\d+|"
+    r"127\.0\.0\.1|localhost"
 )
-"""The hosts of the licence, of SVG's namespace and of the project, and hosts reserved for
-examples.
+"""The hosts of the licence, of SVG's namespace and of the project, hosts reserved for examples, and
+this machine.
 """
 
 

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from p2ptrain.archive.home import Home, sole_use
+from p2ptrain.observe.series import StepRow
+from p2ptrain.observe.series.writer import SeriesWriter
 from p2ptrain.store import LocalDisk, Pins, Store
-from tests.cli.conftest import Command, Outcome
+from tests.cli.conftest import Command, Outcome, fake_node
 from tests.cli.histories import WrittenHistory
+from tests.cli.watching.made import NOW, made_status
 
 STEPS = 5
 
@@ -50,6 +56,23 @@ def test_certified_snapshots_are_listed_with_the_number_of_chunks_held(
     newest = ckpt("ls", "--last", 1)
     assert (newest.out.splitlines(), newest.err) == (shown[:1], "")
     assert ckpt("ls", "--last", 2, "--json").json["snapshots"] == listed["snapshots"][1:]
+
+
+def test_date_loss_and_copies_are_shown_where_they_are_known(
+    ckpt: Command, home: Home, history: WrittenHistory
+) -> None:
+    writer = SeriesWriter(home.root / "series.db", history.run.id)
+    writer.write([StepRow(4, time=NOW, held_out=2.3604)])
+    writer.close()
+    newest = {"step": 4, "digest": history.snapshots[4], "copies": 3}
+    reply = json.dumps(replace(made_status(), snapshots=(newest,)).to_json()).encode() + b"\n"
+    with fake_node(home.root, reply, reply):
+        shown = ckpt("ls", "--here", "--last", 10).out.splitlines()
+        row = ckpt("ls", "--json").json["snapshots"][-1]
+    date = time.strftime("%Y-%m-%d %H:%M", time.localtime(NOW))
+    assert shown[0].startswith(f"step     4  {date}  loss 2.360   3 copies   ")
+    assert shown[1].split()[:3] == ["step", "2", f"{history.snapshots[2][:12]}…"]
+    assert (row["ended"], row["loss"], row["copies"]) == (NOW, 2.3604, 3)
 
 
 def test_removed_snapshot_is_listed_as_not_here(

@@ -56,7 +56,12 @@ def test_join_is_node_with_the_run_and_the_addresses_of_the_invitation(
     assert joining("join", text, "--home", tmp_path, "--yes", "--note", "Ada, Oslo").code == 3
     assert joining("node", "--bootstrap", text.upper(), "--bootstrap", "/x", "--home", tmp_path)
     joined = NodeConfig(
-        tmp_path, bootstrap=(SEED, HOUSE), run=RUN, organiser=ORGANISER, port_mapping=True
+        tmp_path,
+        bootstrap=(SEED, HOUSE),
+        run=RUN,
+        organiser=ORGANISER,
+        port_mapping=True,
+        page_port=4280,
     )
     assert started == [
         replace(joined, assume_yes=True, note="Ada, Oslo"),

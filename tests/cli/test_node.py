@@ -42,7 +42,7 @@ def test_node_without_options_has_the_defaults(
     p2ptrain: Command, started: list[NodeConfig], tmp_path: Path
 ) -> None:
     assert p2ptrain("node", "--home", tmp_path).code == 3
-    assert started == [NodeConfig(tmp_path, port_mapping=True)]
+    assert started == [NodeConfig(tmp_path, port_mapping=True, page_port=4280)]
 
 
 def test_every_option_reaches_the_configuration(
@@ -53,7 +53,7 @@ def test_every_option_reaches_the_configuration(
         *("--announce", "/n", "--data-listen", "[::1]:4202", "--seed", "--ranks", 2),
         *("--data-announce", "203.0.113.7:4203", "--relay-edges", 9, "--relay-per-day", "50GB"),
         *("--threads", 3, "--device", "cpu", "--limit-up", "8Mbit", "--run", "ab" * 32),
-        *("--no-wait", "--yes", "--mdns", "--no-port-mapping", "-v"),
+        *("--no-wait", "--yes", "--mdns", "--no-port-mapping", "--page-port", 4300, "-v"),
     )
     assert started == [
         NodeConfig(
@@ -75,6 +75,7 @@ def test_every_option_reaches_the_configuration(
             run=RunId("ab" * 32),
             assume_yes=True,
             mdns=True,
+            page_port=4300,
             verbose=True,
         )
     ]
@@ -85,7 +86,9 @@ def test_seed_has_fixed_ports_because_its_address_is_handed_out(
 ) -> None:
     p2ptrain("node", "--home", tmp_path, "--seed")
     p2ptrain("node", "--home", tmp_path, "--seed", "--listen", "/l", "--data-listen", ":0")
-    fixed = NodeConfig(tmp_path, seed=True, port=4201, data_port=4202, port_mapping=True)
+    fixed = NodeConfig(
+        tmp_path, seed=True, port=4201, data_port=4202, port_mapping=True, page_port=4280
+    )
     assert started == [fixed, replace(fixed, listen=("/l",), port=0, data_port=0)]
 
 
@@ -93,14 +96,23 @@ def test_relaying_can_be_switched_off(
     p2ptrain: Command, started: list[NodeConfig], tmp_path: Path
 ) -> None:
     p2ptrain("node", "--home", tmp_path, "--no-relay", "--relay-edges", 9)
-    assert started == [NodeConfig(tmp_path, port_mapping=True, relay_edges=0)]
+    assert started == [NodeConfig(tmp_path, port_mapping=True, page_port=4280, relay_edges=0)]
+
+
+def test_page_can_be_switched_off(
+    p2ptrain: Command, started: list[NodeConfig], tmp_path: Path
+) -> None:
+    p2ptrain("node", "--home", tmp_path, "--no-page", "--page-port", 4300)
+    assert started == [NodeConfig(tmp_path, port_mapping=True)]
 
 
 def test_data_address_without_a_host_stands_for_all_addresses(
     p2ptrain: Command, started: list[NodeConfig], tmp_path: Path
 ) -> None:
     p2ptrain("node", "--home", tmp_path, "--data-listen", ":4202")
-    assert started == [NodeConfig(tmp_path, data_host="", data_port=4202, port_mapping=True)]
+    assert started == [
+        NodeConfig(tmp_path, data_host="", data_port=4202, port_mapping=True, page_port=4280)
+    ]
 
 
 def test_home_may_come_from_the_environment(
@@ -111,7 +123,7 @@ def test_home_may_come_from_the_environment(
 ) -> None:
     monkeypatch.setenv("P2PTRAIN_HOME", str(tmp_path))
     p2ptrain("node", "-q")
-    assert started == [NodeConfig(tmp_path, port_mapping=True, quiet=True)]
+    assert started == [NodeConfig(tmp_path, port_mapping=True, page_port=4280, quiet=True)]
 
 
 @pytest.mark.parametrize(

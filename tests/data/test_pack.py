@@ -95,7 +95,7 @@ def test_tokenizer_decodes_to_exactly_the_encoded_text(packed: PackedBlocks[byte
 
 
 def test_text_has_fewer_tokens_than_bytes(packed: PackedBlocks[bytes]) -> None:
-    assert 1.3 < packed.bytes_per_token < 4
+    assert 1.3 < packed.text_bytes / packed.tokens < 4
 
 
 def test_error_for_too_little_text_says_how_much_is_needed() -> None:

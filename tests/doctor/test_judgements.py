@@ -46,23 +46,13 @@ from p2ptrain.identity import Identity
 from p2ptrain.prepare.machine_check import Machine
 from p2ptrain.run import Run
 from p2ptrain.testing.published import manifest_of, publish
+from tests.node.test_fitness import AMPLE
 
 HOME = Path("/srv/node")
 CONFIG = NodeConfig(HOME)
 GPUS = NodeConfig(HOME, device="cuda", ranks=2)
 
-MACHINE = Machine(
-    memory=1 << 40,
-    memory_free=1 << 40,
-    disk_free=1 << 40,
-    stored=0,
-    shm=1 << 30,
-    has_gpu=True,
-    takes_gpu=True,
-    has_torch=True,
-    has_bf16=True,
-)
-ON_CPU = replace(MACHINE, has_gpu=False, takes_gpu=False)
+ON_CPU = replace(AMPLE, has_gpu=False, takes_gpu=False)
 PACKAGES = PackageFacts(
     needed=frozenset({"trio", "libp2p"}),
     exact={"libp2p": "0.8.1"},
@@ -141,22 +131,22 @@ PLANTED: list[tuple[str, Any, Level, str, str, str]] = [
     ),
     (
         "little free memory",
-        lambda: judge_memory(replace(MACHINE, memory_free=10**8)),
+        lambda: judge_memory(replace(AMPLE, memory_free=10**8)),
         *(WARNING, "MEM-HOST", "100.0 MB are free", "close other programs"),
     ),
     (
         "small /dev/shm",
-        lambda: judge_shared_memory(GPUS, replace(MACHINE, shm=1 << 20)),
+        lambda: judge_shared_memory(GPUS, replace(AMPLE, shm=1 << 20)),
         *(WARNING, "SHM-SMALL", "has only 1.0 MB", "--shm-size"),
     ),
     (
         "no GPU",
-        lambda: judge_driver(GPUS, replace(MACHINE, has_gpu=False, takes_gpu=False), ""),
+        lambda: judge_driver(GPUS, replace(AMPLE, has_gpu=False, takes_gpu=False), ""),
         *(FAULT, "GPU-NONE", "no GPU was found", "--device cpu"),
     ),
     (
         "a GPU of another vendor",
-        lambda: judge_driver(CONFIG, replace(MACHINE, takes_gpu=False), ""),
+        lambda: judge_driver(CONFIG, replace(AMPLE, takes_gpu=False), ""),
         *(WARNING, "", "not from NVIDIA", "--device cuda"),
     ),
     (
@@ -368,9 +358,9 @@ def test_healthy_facts_get_good_lines() -> None:
         judge_python((3, 12, 1), "CPython", "Linux"),
         judge_packages(PACKAGES),
         judge_kernels(("avx2", "baseline"), ""),
-        judge_memory(MACHINE),
-        judge_shared_memory(GPUS, MACHINE),
-        judge_driver(GPUS, MACHINE, "550.54"),
+        judge_memory(AMPLE),
+        judge_shared_memory(GPUS, AMPLE),
+        judge_driver(GPUS, AMPLE, "550.54"),
         judge_open_files(1024, -1),
         judge_clock(STEADY),
         judge_home(OWN),
@@ -389,7 +379,7 @@ def test_healthy_facts_get_good_lines() -> None:
 
 def test_run_that_fits_gets_good_lines_and_an_expected_share(tmp_path: Path) -> None:
     run = publish(Home(tmp_path))
-    needs = list(judge_needs(CONFIG, MACHINE, run))
+    needs = list(judge_needs(CONFIG, AMPLE, run))
     assert [(each.name, each.level) for each in needs] == [
         (MEMORY, Level.GOOD),
         (DISK, Level.GOOD),

@@ -99,7 +99,7 @@ def node_here(here: Here, tmp_path: Path) -> Here:
     """
 
     def run(*words: object, home: Path = tmp_path / "home") -> Screen:
-        return here("node", "--home", home, "--yes", *ON_LOOPBACK, *words)
+        return here("node", "--home", home, "--yes", "--no-page", *ON_LOOPBACK, *words)
 
     return run
 

@@ -50,7 +50,7 @@ class NodeProcess(DemoNode):
         The user agrees in advance, unless there is a `terminal` at which the node can ask.
         """
         self.home.mkdir(exist_ok=True)
-        words = [*command("node"), "--home", str(self.home), *ON_LOOPBACK, *arguments]
+        words = [*command("node"), "--no-page", "--home", str(self.home), *ON_LOOPBACK, *arguments]
         words += ["--yes"] if terminal is None else []
         if limits:
             words = ["sh", "-c", f'{limits} && exec "$@"', "sh", *words]

@@ -20,7 +20,10 @@ from p2ptrain.store import RecordLog, Store
 from tests.faults.conftest import Here
 from tests.faults.screen import Screen
 
-SEED = ("node", "--seed", "--listen", "/ip4/127.0.0.1/tcp/0", "--data-listen", "127.0.0.1:0")
+SEED = (
+    *("node", "--seed", "--no-page"),
+    *("--listen", "/ip4/127.0.0.1/tcp/0", "--data-listen", "127.0.0.1:0"),
+)
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -26,6 +26,7 @@ from p2ptrain.ledger.chain.state import encode_state
 from p2ptrain.ledger.history.base import Checkpoint
 from p2ptrain.net import addresses, invitation, kad
 from p2ptrain.node.joining import base_server
+from p2ptrain.observe.series.rows import PeerStepRow, StepRow
 from p2ptrain.peers import (
     forwarded_messages,
     heartbeat,
@@ -33,6 +34,8 @@ from p2ptrain.peers import (
     identity_messages,
     relay_messages,
 )
+from p2ptrain.peers.series import history_pages
+from p2ptrain.peers.series.step_report import StepReport
 from p2ptrain.ring import wire as ring_wire
 from p2ptrain.ring.blame import Blame
 from p2ptrain.run import (
@@ -88,6 +91,7 @@ def heartbeat_bytes() -> bytes:
             ready=None,
             reduce=None,
             mark=bytes(64),
+            step_report=StepReport(3, 900, loss=2.5, device="cpu", version="0.1.0"),
         )
     )
 
@@ -152,6 +156,14 @@ GOOD: dict[str, bytes] = {
         )
     ),
     "base-request": base_server.encode_named(Checkpoint(7, DIGEST)),
+    "history-request": history_pages.encode_request(history_pages.HistoryRequest(run().id, 1, 600)),
+    "history-page": history_pages.encode_body(
+        history_pages.HistoryPage(
+            (StepRow(3, time=9.0, tokens=5, tokens_total=5, loss=2.5),),
+            (PeerStepRow(3, MEMBERS[0], tokens=5, train_ms=700, device="cpu", version="0.1.0"),),
+        ),
+        run().id,
+    ),
     "identity-question": identity_messages.encode_question(
         identity_messages.IdentityQuestion(NONCE, 7, False, (PROOF,))
     ),

@@ -62,6 +62,7 @@ from p2ptrain.peers import (
     identity_messages,
     relay_messages,
 )
+from p2ptrain.peers.series import history_pages
 from p2ptrain.portmap import natpmp, pcp, ssdp, upnp
 from p2ptrain.portmap.values import NONCE_BYTES, MapRequest, Protocol
 from p2ptrain.ring import wire as ring_wire
@@ -234,6 +235,12 @@ TARGETS: dict[str, Target] = {
     "hello-request": Target(hello_messages.decode_request),
     "hello-reply": Target(hello_messages.decode_reply),
     "base-request": Target(base_server.decode_named),
+    "history-request": Target(history_pages.decode_request),
+    "history-page": Target(
+        lambda data: history_pages.decode_page(
+            history_pages.signed_body(data, ORGANISER), run().id, ORGANISER.peer
+        )
+    ),
     "identity-question": Target(identity_messages.decode_question),
     "identity-reply": Target(identity_messages.decode_reply),
     "identity-notice": Target(identity_messages.decode_notice),

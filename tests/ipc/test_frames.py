@@ -24,8 +24,6 @@ ONE_OF_EACH = (
     frames.Rebase(8),
     frames.Evaluate(3, ("/store/x",)),
     frames.Generate(3, ((1, 2), (3,)), 64, 3.0),
-    frames.Pause(),
-    frames.Resume(),
     frames.Stop(),
     frames.Hello(0, 2, DIGEST, 869_504, "cpu", 4),
     frames.Resumed(7, 6),

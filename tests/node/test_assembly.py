@@ -13,7 +13,6 @@ from p2ptrain.config.node import NodeConfig
 from p2ptrain.errors import ConfigError, StoreError, VersionMismatch
 from p2ptrain.identity import load_or_create
 from p2ptrain.ids import Digest
-from p2ptrain.node import data_plane
 from p2ptrain.node.assembly import assembled
 from p2ptrain.node.control.status import status
 from p2ptrain.node.data_plane import outward_host
@@ -48,10 +47,9 @@ def test_data_plane_is_announced_at_an_address_of_the_control_plane(
 
 @pytest.mark.parametrize("addresses", [[], [V6], ["/dns4/node.example.org/tcp/1"], ["/memory"]])
 def test_address_of_this_machine_is_announced_if_no_other_is_usable(
-    addresses: list[str], monkeypatch: pytest.MonkeyPatch
+    addresses: list[str],
 ) -> None:
-    monkeypatch.setattr(data_plane, "_first_own_address", lambda: "10.0.0.7")
-    assert outward_host(addresses, v6=False) == "10.0.0.7"
+    assert outward_host(addresses, v6=False, own=lambda: "10.0.0.7") == "10.0.0.7"
 
 
 async def assemble(home: Home, run: Run, **options: object) -> None:

@@ -11,6 +11,7 @@ import trio
 import trio.testing
 
 from p2ptrain.ledger.chain.state import Phase
+from p2ptrain.node.control.live_line import open_live_line
 from p2ptrain.node.main import _print_line
 from p2ptrain.node.tasks import notice_the_end
 from tests.node.rig import ANN, NewRig, settled
@@ -39,5 +40,5 @@ async def test_node_that_joined_too_late_is_told_that_the_run_has_ended(
 def test_each_line_has_a_timestamp_and_no_control_characters(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    _print_line(False, "training\x1b[2J")
+    _print_line(False, open_live_line(quiet=False), "training\x1b[2J")
     assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d  training·\[2J\n", capsys.readouterr().err)

@@ -169,6 +169,25 @@ def test_rows_told_by_members_fill_gaps_only(tmp_path: Path) -> None:
     writer.close()
 
 
+def test_merged_row_of_a_member_replaces_rows_that_only_the_ledger_told(tmp_path: Path) -> None:
+    path = tmp_path / "series.db"
+    writer = SeriesWriter(path, RUN)
+    for step in (1, 2, 3, 4):
+        copied = StepRow(step, tokens=5, tokens_total=5 * step)
+        writer.write([copied, PeerStepRow(step, "p", tokens=5, contributed=1)])
+    merged = StepRow(3, time=9.0, covers=3, tokens=15, told_by="member")
+    theirs = PeerStepRow(3, "p", tokens=15, contributed=3, train_ms=8, told_by="member")
+    assert writer.fill(merged, [theirs])
+    with SeriesReader(path) as reader:
+        assert reader.steps_between(1, 4) == [
+            replace(merged, tokens_total=15),
+            StepRow(4, tokens=5, tokens_total=20),
+        ]
+        assert reader.peer_steps(0)[0] == theirs
+        assert reader.contributions() == [Contribution("p", 20, 4)]
+    writer.close()
+
+
 def damaged(path: Path) -> None:
     path.write_bytes(b"SQLite format 3\0" + b"\x17" * 5000)
 

@@ -27,8 +27,10 @@ PHRASES: list[tuple[states.State, str]] = [
     (states.Exchanging(), "exchanging"),
     (states.Exchanging(5, 14, 26.5e6), "exchanging (part 5/14, 212 Mbit/s)"),
     (states.Serving(), "serving"),
+    (states.Paused("you paused it until 22:00"), "paused: you paused it until 22:00"),
     (states.Leaving(), "leaving"),
     (states.Isolated("2 of 5 members"), "isolated: 2 of 5 members"),
+    (states.Stopped("the loss no longer falls"), "stopped: the loss no longer falls"),
 ]
 
 

@@ -23,11 +23,9 @@ from p2ptrain.ipc.frames import (
     Failed,
     FragmentReady,
     Load,
-    Pause,
     Progress,
     Rates,
     Rebase,
-    Resume,
     Stop,
     Train,
 )
@@ -203,14 +201,6 @@ def test_evaluation_measures_theta_and_does_not_affect_training(
     assert first == second == Evaluated(9, first.loss, 2 * BLOCK_TOKENS)
     assert first.loss == pytest.approx(math.log(301), abs=0.1)
     np.testing.assert_array_equal(vectors.local, undisturbed)
-
-
-def test_pause_takes_effect_after_the_current_inner_step(
-    driver: Driver, block_paths: tuple[str, ...]
-) -> None:
-    answers = driver.send(Load(0), Train(0, block_paths[:3], 0), after={1: Pause()})
-    assert [type(answer) for answer in answers] == [Progress]
-    assert [type(a) for a in driver.send(Resume())] == [Progress, Progress, FragmentReady]
 
 
 def test_stop_during_a_lease_ends_training_without_a_report(

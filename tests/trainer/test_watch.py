@@ -108,15 +108,6 @@ def test_change_of_theta_makes_the_report_due_again(watch: StallWatch) -> None:
     assert watch.overdue(9999.0) is None
 
 
-def test_paused_trainer_owes_no_answer_until_it_resumes(watch: StallWatch) -> None:
-    watch.sent(LEASE, 1000.0)
-    watch.sent(frames.Pause(), 1001.0)
-    assert watch.overdue(9999.0) is None
-    watch.sent(frames.Resume(), 10_000.0)
-    assert watch.overdue(10_040.0) is None
-    assert watch.overdue(10_041.0) is not None
-
-
 def test_evaluation_gets_time_for_its_blocks(watch: StallWatch) -> None:
     watch.sent(frames.Evaluate(1, ("v",) * 50), 1000.0)
     assert watch.overdue(1240.0) is None

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,10 +17,11 @@ from p2ptrain.cli.commands.node_options import (
     ListenOption,
     NoWaitOption,
 )
+from p2ptrain.cli.control_client import send_command
 from p2ptrain.cli.homes import HomeOption, home_path, open_home, run_of
 from p2ptrain.cli.output import JsonOption, examples, progress, result, result_json, result_or_json
 from p2ptrain.config.node import DATA_LISTEN, NodeConfig, parse_data_listen
-from p2ptrain.errors import ChunkCorrupt, ChunkMissing, counted
+from p2ptrain.errors import ChunkCorrupt, ChunkMissing, P2PTrainError, counted
 from p2ptrain.ids import Digest
 from p2ptrain.open_files import allow_open_files
 from p2ptrain.suggested_command import to_paste
@@ -29,6 +32,8 @@ if TYPE_CHECKING:
     from p2ptrain.store import StoreReader
 
 SHOWN_MAX = 20
+STATUS_S = 2.0
+"""Seconds to wait for the node in this home. The list is useful without its answer."""
 
 app = typer.Typer(
     help="List, fetch, check and keep the certified snapshots of the run.",
@@ -62,6 +67,13 @@ class SnapshotRow:
     updates_held_to: int
     """The outer step up to which this home has the updates that follow this snapshot."""
     pinned: bool
+    ended: float | None = None
+    """When the outer step before it ended, in Unix seconds, if this node's series knows it."""
+    loss: float | None = None
+    """Loss of its θ on held-out data, in nats per token, if known."""
+    copies: int | None = None
+    """Number of members that are up and usually still have it; None if no node runs here, or if
+    they have written two newer ones."""
 
     @property
     def whole(self) -> bool:
@@ -69,7 +81,11 @@ class SnapshotRow:
 
 
 @app.command(
-    epilog=examples("p2ptrain ckpt ls --last 3", "p2ptrain ckpt ls --home /srv/seed --json")
+    epilog=examples(
+        "p2ptrain ckpt ls --here --last 10",
+        "p2ptrain ckpt ls --all",
+        "p2ptrain ckpt ls --home /srv/seed --json",
+    )
 )
 def ls(
     home: HomeOption = None,
@@ -84,12 +100,13 @@ def ls(
 ) -> None:
     """List certified snapshots, the newest first, and how much of each is in this home.
 
+    Shows the date, the held-out loss and the number of copies of a snapshot if they are known.
     With --json, all snapshots are listed, the oldest first. Works whether or not a node runs in
     the home.
     """
     where = open_home(home, to_write=False)
     account = account_in(where)
-    rows = list(_rows(where, account))
+    rows = with_history(where, run_of(where).id, list(_rows(where, account)))
     if as_json:
         listed = [{**asdict(row), "whole": row.whole} for row in rows[-last if last else 0 :]]
         result_json({"run": run_of(where).id, "step": account.end, "snapshots": listed})
@@ -136,6 +153,32 @@ def _rows(where: Home, account: ChainFacts) -> Iterator[SnapshotRow]:
         )
 
 
+def with_history(where: Home, run: str, rows: Sequence[SnapshotRow]) -> list[SnapshotRow]:
+    """Add to each row what the series in this home and its running node know about it."""
+    from p2ptrain.cli.history import steps_if_any
+
+    ended = {step.step: step for step in steps_if_any(where.root, run)[0] if step.covers == 1}
+    copies = _copies(where.root)
+    known = []
+    for row in rows:
+        step = ended.get(row.step)
+        facts = (None, None) if step is None else (step.time, step.held_out)
+        known.append(
+            replace(row, ended=facts[0], loss=facts[1], copies=copies.get(str(row.digest)))
+        )
+    return known
+
+
+def _copies(home: Path) -> dict[str, int]:
+    """Return the number of copies of snapshots by their digests; {} if no node runs in `home`."""
+    try:
+        reported = send_command(home, "status", deadline_s=STATUS_S).get("snapshots")
+    except P2PTrainError:
+        return {}
+    found = reported if isinstance(reported, list) else []
+    return {str(each.get("digest")): int(each.get("copies", 0)) for each in found}
+
+
 def _line(row: SnapshotRow) -> str:
     held = (
         "not here" if row.chunks is None else f"{row.chunks_held} of {counted(row.chunks, 'chunk')}"
@@ -145,9 +188,17 @@ def _line(row: SnapshotRow) -> str:
     votes = "the run's manifest" if row.height == 0 else counted(len(row.signed_by), "vote")
     pinned = "  pinned" if row.pinned else ""
     return (
-        f"step {row.step:>5}  {row.digest[:12]}…  {size:>12}  {held:<18}  "
+        f"step {row.step:>5}  {_history(row)}{row.digest[:12]}…  {size:>12}  {held:<18}  "
         f"entry {row.height:>5}, {votes}{pinned}"
     )
+
+
+def _history(row: SnapshotRow) -> str:
+    """Return the date, the loss and the number of copies, as far as they are known."""
+    date = "" if row.ended is None else time.strftime("%Y-%m-%d %H:%M", time.localtime(row.ended))
+    loss = "" if row.loss is None else f"loss {row.loss:.3f}"
+    copies = "" if row.copies is None else counted(row.copies, "copy", "copies")
+    return f"{date:<16}  {loss:<11}  {copies:<9}  " if date or loss or copies else ""
 
 
 @app.command(

@@ -97,6 +97,7 @@ def config_of(
         note=joining.note,
         assume_yes=joining.yes,
         mdns=joining.mdns,
+        page_port=telling.page_port if telling.page else None,
         quiet=telling.quiet,
         verbose=telling.verbose,
     )

@@ -9,6 +9,7 @@ import typer
 
 from p2ptrain.config.node import (
     DATA_LISTEN,
+    PAGE_PORT,
     RELAY_EDGES,
     SEED_DATA_PORT,
     SEED_PORT,
@@ -267,7 +268,22 @@ class JoinOptions:
 
 @dataclass(frozen=True, slots=True)
 class OutputOptions:
-    """Options for the output on the terminal."""
+    """Options for the page, and for the output on the terminal."""
+
+    page: Annotated[
+        bool,
+        typer.Option(
+            "--page/--no-page", help="Serve a web page about the run, to this machine only."
+        ),
+    ] = True
+    page_port: Annotated[
+        int,
+        typer.Option(
+            "--page-port",
+            metavar="PORT",
+            help="Port of the page. If it is in use, the next free port is used.",
+        ),
+    ] = PAGE_PORT
 
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show errors only.")] = False
     verbose: Annotated[

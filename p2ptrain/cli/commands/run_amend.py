@@ -100,7 +100,7 @@ def amend(
             number=1 if last is None else last.number + 1,
         )
         made = SignedAmendment.publish(organiser, numbered, run)
-        if not numbered.delegates and before.amended(numbered).manifest == before.manifest:
+        if not numbered.does_more and before.amended(numbered).manifest == before.manifest:
             raise ValueError("it changes nothing")
         if not far:
             _check_leap(before.manifest, numbered)

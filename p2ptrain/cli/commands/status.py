@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import time
 from typing import Annotated
 
 import typer
@@ -14,20 +15,48 @@ from p2ptrain.cli.output import JsonOption, examples, result, result_json, resul
 from p2ptrain.cli.rendering import printable
 from p2ptrain.errors import ConfigError
 
-STATUS_EXAMPLES = examples("p2ptrain status", "p2ptrain status --home /srv/seed --json")
+STATUS_EXAMPLES = examples(
+    "p2ptrain status",
+    "p2ptrain status --why",
+    "p2ptrain status --home /srv/seed --json",
+)
 ID_EXAMPLES = examples("p2ptrain id", "p2ptrain id --home /srv/seed --json")
 EXPLAIN_EXAMPLES = examples("p2ptrain explain NET-REFUSED", "p2ptrain explain")
 
 
-def status(home: HomeOption = None, as_json: JsonOption = False) -> None:
+def status(
+    home: HomeOption = None,
+    why: Annotated[
+        bool,
+        typer.Option(
+            "--why", help="Show only what the node waits for: for whom, since when, until when."
+        ),
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
     """Show what the node is doing, and the run's progress."""
     reply = send_command(home_path(home), "status")
+    if why:
+        _explain_wait(reply, as_json=as_json)
+        return
     if as_json:
         result_json(reply)
         return
     from p2ptrain.observe.status import NodeStatus, status_lines
 
     for line in status_lines(NodeStatus.from_json(reply)):
+        result(printable(line))
+
+
+def _explain_wait(reply: dict[str, object], *, as_json: bool) -> None:
+    from p2ptrain.observe.status import NodeStatus
+    from p2ptrain.observe.why import why_json, why_lines
+
+    found = NodeStatus.from_json(reply)
+    if as_json:
+        result_json(why_json(found))
+        return
+    for line in why_lines(found, time.time()):
         result(printable(line))
 
 

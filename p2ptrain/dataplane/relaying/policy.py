@@ -7,8 +7,8 @@ A relay gives away its upload, so it does so only for the run, and within limits
 - A few edges at a time; an edge is a pair of peers with all its streams. Fetches of chunks get half
   of them at most, since reduces make everybody wait.
 - One of the two ends of a fetch may be a visitor: a peer that this node admits by name and that is
-  not a member, for instance a newcomer that still lacks the weights. The visitor must be the end that
-  fetches. Visitors together get half of the fetches and of the bytes, and shorter fetches.
+  not a member, for instance a newcomer that still lacks the weights. The visitor must be the end
+  that fetches. Visitors together get half of the fetches and of the bytes, and shorter fetches.
 - A number of bytes each day. At that number new edges are refused. Edges that exist may continue
   for 5 % more, since each broken edge costs a whole attempt; then they are ended.
 
@@ -93,8 +93,8 @@ class RelayLimits:
 class RelayView:
     """The statements of the relay's own ledger. `attempt` is the current attempt at outer step
     `step`, and `participants` are its peers. Before an attempt has begun, `attempt` is the next
-    one's number and there are no participants. `is_visitor` says whom this node admits by name among
-    the others."""
+    one's number and there are no participants. `is_visitor` says whom this node admits by name
+    among the others."""
 
     run: RunId
     members: Collection[PeerId]

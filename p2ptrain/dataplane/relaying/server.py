@@ -139,6 +139,11 @@ class RelayServer:
         if self._splicer is not None:
             self._splicer.__exit__(*raised)
 
+    def set_limit(self, limit_bytes_per_s: float | None) -> None:
+        """Change the user's upload limit, of which relaying gets a share."""
+        if self._pace is not None:
+            self._pace.set_limit(limit_bytes_per_s)
+
     @property
     def offered(self) -> int:
         """How many edges this node offers to relay, free or in use."""

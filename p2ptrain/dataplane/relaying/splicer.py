@@ -262,7 +262,8 @@ class Splicer:
     def _push(self, pair: SplicedPair, flow: _Flow, now: float) -> None:
         """Move bytes from the pipe into the sink. Raises OSError."""
         count = flow.held
-        if self._pace is not None and count > self._credit:
+        limited = self._pace is not None and self._pace.limited
+        if limited and count > self._credit:
             self._starved.setdefault(flow, pair)
             count = self._credit
         if not count:
@@ -280,8 +281,10 @@ class Splicer:
         flow.held -= sent
         flow.is_full = False
         pair.moved_at = now
-        if self._pace is not None:
+        if limited:
             self._credit -= sent
+        elif self._pace is not None:
+            self._pace.note_sent(sent)
         if not pair.count(flow.side, sent):
             pair.reason = "this relay has used up its bytes of today"
             raise OSError(errno.EDQUOT, pair.reason)

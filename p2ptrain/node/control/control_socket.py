@@ -10,12 +10,14 @@ from __future__ import annotations
 import json
 import os
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import trio
 
 from p2ptrain.errors import P2PTrainError
-from p2ptrain.node.control.status import status
+from p2ptrain.node.control.orders import ORDERS
+from p2ptrain.node.control.status import brief_status, status
 from p2ptrain.node.gossip.allowlist_gossip import admission_changed
 from p2ptrain.node.gossip.allowlist_survey import newest_allowlist
 from p2ptrain.node.gossip.amendment_gossip import amendments_changed
@@ -83,11 +85,13 @@ async def answer(reception: StartupStatus, line: bytes) -> Answer:
     """Obey the command in `line`, and return the reply. It is an error if `line` is malformed or
     the command fails."""
     try:
-        name = json.loads(line)["command"]
-        command = COMMANDS[name]
+        request = json.loads(line)
+        name = request["command"]
+        command = COMMANDS.get(name) or partial(ORDERS[name], request=request)
     except (ValueError, TypeError, KeyError, RecursionError):
-        return {"error": f"unknown command; the commands are {', '.join(COMMANDS)}"}
-    if name == "status" and reception.context is None:
+        known = ", ".join((*COMMANDS, *ORDERS))
+        return {"error": f"unknown command; the commands are {known}"}
+    if name in STATUSES and reception.context is None:
         return reception.status().to_json()
     try:
         return await reception.obeyed(command)
@@ -99,6 +103,10 @@ async def answer(reception: StartupStatus, line: bytes) -> Answer:
 
 async def _status(context: Context) -> Answer:
     return (await status(context)).to_json()
+
+
+async def _brief_status(context: Context) -> Answer:
+    return brief_status(context).to_json()
 
 
 async def _reload_allowlist(context: Context) -> Answer:
@@ -146,8 +154,13 @@ async def _scrub(context: Context) -> Answer:
     return {"asked": True}
 
 
+STATUSES = {"status", "brief-status"}
+"""The commands that are answered from the start of the node. The page uses the second one, which
+never computes a digest."""
+
 COMMANDS: dict[str, Command] = {
     "status": _status,
+    "brief-status": _brief_status,
     "newest-allowlist": newest_allowlist,
     "reload-allowlist": _reload_allowlist,
     "reload-amendments": _reload_amendments,

@@ -19,6 +19,7 @@ from p2ptrain.ledger.messages.peer_reports import Leaving
 from p2ptrain.ledger.policy.membership import keeps_its_vote
 from p2ptrain.node.state.context import Context
 from p2ptrain.observe import states
+from p2ptrain.suggested_command import to_paste
 
 LEAVE_S = 20.0
 GOODBYE_S = 0.3
@@ -86,7 +87,8 @@ def goodbye_text(context: Context) -> str:
     trainer, state, lost, alone = context.trainer, context.ledger.snapshot, "", ""
     if trainer.work is None and trainer.inner_step:
         inner_steps = counted(trainer.inner_steps, "inner step")
-        lost = f"; {trainer.inner_step} of {inner_steps} will be lost"
+        finish = to_paste(context.home.root, "finish")
+        lost = f"; {trainer.inner_step} of {inner_steps} will be lost ({finish} keeps them)"
     if state.voters == (context.me,) and state.phase is not Phase.ENDED:
         alone = " This node is the run's only voter: nothing is committed until it is back."
     return f"Leaving within {LEAVE_S:.0f} s{lost}. Press Ctrl-C again to leave now.{alone}"

@@ -137,10 +137,11 @@ def as_after_start(why: Caution, uptime_s: float) -> Caution:
 async def notice_left_out(context: Context) -> None:
     """Keep the warning up to date until cancelled. It stays until an exchange includes this node.
 
-    Exchanges that opened before this process started are ignored: the owner knows that the node was
-    not running then."""
+    Exchanges that opened before this process started, or in an outer step in which this node was
+    paused, are ignored: the owner knows the reason."""
     state, alerts = context.ledger.snapshot, context.alerts
     rosters = LeftOutWatch(state.is_member(context.me), reduce_under_way(state))
+    rested: int | None = None
     while True:
         state = context.ledger.snapshot
         blame, everybody = context.ledger.core.reports.blame, frozenset(state.members)
@@ -148,7 +149,9 @@ async def notice_left_out(context: Context) -> None:
         why = rosters.check(
             state, context.me, context.trainer.work, context.outer.step, doubted=doubted
         )
-        if why is not None and not context.state.leaving:
+        if not context.may_train:
+            rested = state.step
+        if why is not None and state.step != rested and not context.state.leaving:
             alerts.show(WARNING, as_after_start(why, context.now() - context.state.started_s))
             context.journal.write("left-out", step=state.step, why=why.what)
             context.changes.notify_all()

@@ -19,6 +19,10 @@ from p2ptrain.node.state.context import Context
 NAMED_MAX = 5
 """Maximum number of peers that one line names."""
 
+BEHIND_MAX = 1
+"""Number of outer steps by which θ may be behind the ledger while changes are told. A node that is
+about to apply an update is one step behind; one that catches up is more."""
+
 
 @dataclass(frozen=True, slots=True)
 class MemberChange:
@@ -44,7 +48,8 @@ class MemberChanges:
         """Return the changes since the last call. A node that catches up would return the whole
         history of the run, so it returns nothing."""
         state = context.ledger.snapshot
-        if not context.at_head() or state.phase is Phase.ENDED:
+        step = context.outer.step
+        if step is None or state.step - step > BEHIND_MAX or state.phase is Phase.ENDED:
             self._members, self._terms = frozenset(state.members), state.terms
             return []
         return [

@@ -20,8 +20,10 @@ from p2ptrain.observe.cautions import Caution
 from p2ptrain.observe.states import (
     Exchanging,
     FetchingSnapshot,
+    Paused,
     StandingBy,
     State,
+    Stopped,
     Training,
     words,
 )
@@ -127,7 +129,8 @@ def _print_step(context: Context, told: _Told, print_line: PrintLine) -> None:
 
 def _print_end(context: Context, told: _Told, print_line: PrintLine) -> None:
     """Print a summary of the run once it is complete and this node has its final weights."""
-    if context.ledger.snapshot.phase is Phase.ENDED and context.at_head() and not told.ended:
+    over = context.ledger.snapshot.phase is Phase.ENDED or context.state.stopped
+    if over and context.at_head() and not told.ended:
         told.ended = True
         for line in summary(context):
             print_line(line)
@@ -139,8 +142,11 @@ def summary(context: Context) -> Iterator[str]:
     state, held_out = context.ledger.snapshot, context.trainer.validation.newest
     peers = [peer for peer, tokens in state.tokens_by_peer.items() if tokens]
     loss = f"; loss on held-out data {held_out.loss:.3f}" if held_out and held_out.loss else ""
+    end = "the run is complete"
+    if context.state.stopped:
+        end = f"the organiser has ended the run ({context.state.stopped})"
     yield (
-        f"the run is complete: {counted(state.step, 'outer step')}, {state.tokens:,} tokens by "
+        f"{end}: {counted(state.step, 'outer step')}, {state.tokens:,} tokens by "
         f"{counted(len(peers), 'peer')}{loss}"
     )
     if own := state.tokens_by_peer.get(context.me, 0):
@@ -178,4 +184,14 @@ def step_line(
         peers=len(participants),
         left=left,
         eta_s=pace.eta_s(steps - step),
+        note=note(context),
     )
+
+
+def note(context: Context) -> str:
+    """Return what the owner's wishes do to this node, in a word or two; "" if nothing."""
+    own = context.state
+    if own.stopped:
+        return Stopped.name
+    finishing = "" if own.finishing is None else "finishing"
+    return ", ".join(filter(None, (Paused.name if own.pause else "", finishing)))

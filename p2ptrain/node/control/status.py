@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict
 from time import time
+from typing import Any
 
-from p2ptrain.ids import PeerId
+from p2ptrain.ids import Digest, PeerId
 from p2ptrain.names import peer_name
 from p2ptrain.node.consensus import branch_warning
 from p2ptrain.node.control import waiting
+from p2ptrain.node.control.orders import limits_in_words, schedule_in_words
 from p2ptrain.node.gossip import amendment_gossip, reachability
 from p2ptrain.node.joining import hello_server
-from p2ptrain.node.outer_state.state_digest import state_digest
+from p2ptrain.node.outer_state.state_digest import known_digest, state_digest
 from p2ptrain.node.reduce import ring_order
 from p2ptrain.node.relaying import own_relay
 from p2ptrain.node.state.context import Context
@@ -25,12 +28,23 @@ ASKING_MAX = 5
 """Maximum number of join requests in the status: strangers can send any number of them. `p2ptrain
 peers pending` shows all."""
 
+SNAPSHOTS_MAX = 8
+"""Maximum number of snapshots in the status. Members that differ could report any number."""
+
+KEPT_USUALLY = 2
+"""Number of its newest snapshots that a member keeps, unless its user chose another number."""
+
 
 async def status(context: Context, *, wall: Callable[[], float] = time) -> NodeStatus:
     """Return the node's current status, for users and programs. `wall` is a Unix clock."""
+    return brief_status(context, await state_digest(context.outer), wall=wall)
+
+
+def brief_status(
+    context: Context, digest: str | None = None, *, wall: Callable[[], float] = time
+) -> NodeStatus:
+    """Return the status for the page. Without `digest`, it is only in the status if it is known."""
     state = context.ledger.snapshot
-    digest = await state_digest(context.outer)
-    agreement = context.ledger.core.status(context.now())
     wait = waiting.current_wait(context, wall())
     validation = context.trainer.validation.newest
     newest = context.trainer.progress
@@ -46,8 +60,9 @@ async def status(context: Context, *, wall: Callable[[], float] = time) -> NodeS
         ledger_height=state.height,
         ledger_head=state.head,
         ledger_origin=context.ledger.origin.words if context.ledger.origin else "",
-        state_digest=digest,
+        state_digest=known_digest(context.outer) if digest is None else digest,
         snapshot_step=state.snapshot.step if state.snapshot else None,
+        snapshots=_snapshots(context),
         tokens=state.tokens_by_peer.get(context.me, 0),
         tokens_total=state.tokens,
         tokens_per_s=context.trainer.tokens_per_s,
@@ -65,7 +80,7 @@ async def status(context: Context, *, wall: Callable[[], float] = time) -> NodeS
         learning=asdict(context.reduce.comparison) if context.reduce.comparison else {},
         waits_for="" if wait is None else wait.words(wall()),
         waiting={} if wait is None else wait.to_json(),
-        branch=branch_warning.in_words(agreement.branch, context.ledger.core),
+        branch=_branch(context),
         amended=amendment_gossip.in_words(context),
         averaging=ring_order.in_words(context),
         asking=_asking(context),
@@ -77,7 +92,8 @@ async def status(context: Context, *, wall: Callable[[], float] = time) -> NodeS
         addresses=tuple(context.network.addresses()),
         congestion_control=context.plane.congestion.control,
         congestion_refusal=context.plane.congestion.refusal,
-        limit_up_bytes_per_s=context.config.limit_up_bytes_per_s,
+        limit_up_bytes_per_s=context.limit_up_bytes_per_s,
+        **_control(context),
         sending=_sending(context),
         exchange=context.reduce.last_ring.facts() if context.reduce.last_ring else {},
         exchanged=reduce_in_words(context.reduce.last_ring) if context.reduce.last_ring else "",
@@ -87,10 +103,45 @@ async def status(context: Context, *, wall: Callable[[], float] = time) -> NodeS
     )
 
 
+def _branch(context: Context) -> str:
+    agreement = context.ledger.core.status(context.now())
+    return branch_warning.in_words(agreement.branch, context.ledger.core)
+
+
 def _who(context: Context) -> tuple[PeerId, str, str, str]:
     """Return this node's id and name, and its state in words and by name."""
     state = context.shown
     return context.me, peer_name(context.me), words(state), state.name
+
+
+def _control(context: Context) -> dict[str, Any]:
+    """Return the fields that show the owner's wishes and their effect."""
+    own = context.state
+    wishes, usage = own.wishes, own.usage
+    restricted = wishes.schedule is not None or wishes.on_battery or wishes.when_gpu_busy
+    missing = f" ({'; '.join(own.unavailable)})" if own.unavailable else ""
+    leaves = "this node leaves when its next contribution is committed, as you asked"
+    return {
+        "limits": limits_in_words(context),
+        "schedule": schedule_in_words(wishes) + missing if restricted else "",
+        "paused": {} if own.pause is None else asdict(own.pause),
+        "finishing": "" if own.finishing is None else leaves,
+        "stopped": own.stopped,
+        "bytes_today": {"up": usage.up, "down": usage.down},
+    }
+
+
+def _snapshots(context: Context) -> tuple[dict[str, object], ...]:
+    """Return the newest snapshots, with the number of members that wrote each and are up."""
+    reports = context.ledger.core.reports.snapshots
+    counts = Counter[tuple[int, Digest]]()
+    for peer in context.ledger.snapshot.members:
+        if peer == context.me or not context.peers.is_down(peer):
+            counts.update(sorted(reports.get(peer, {}).items())[-KEPT_USUALLY:])
+    newest = sorted(counts.items(), reverse=True)[:SNAPSHOTS_MAX]
+    return tuple(
+        {"step": step, "digest": digest, "copies": count} for (step, digest), count in newest
+    )
 
 
 def _asking(context: Context) -> tuple[str, ...]:
@@ -99,7 +150,7 @@ def _asking(context: Context) -> tuple[str, ...]:
 
 
 def _sending(context: Context) -> str:
-    limit = context.config.limit_up_bytes_per_s
+    limit = context.limit_up_bytes_per_s
     return context.plane.congestion.words + (f"; at most {8e-6 * limit:g} Mbit/s" if limit else "")
 
 

@@ -61,10 +61,10 @@ class StateDurations:
     since_s: float = 0.0
     known_s: dict[str, deque[float]] = field(default_factory=dict)
 
-    def overdue(self, state: State, height: int, now: float) -> float | None:
+    def overdue(self, state: State, step: int, now: float) -> float | None:
         """Return how many seconds `state` has lasted if that is unusually long; otherwise None. A
-        seed always serves, so for a seed the time since the ledger's last entry counts instead."""
-        current = (state, height if isinstance(state, Serving) else 0)
+        seed always serves, so for a seed the time since the last outer step counts instead."""
+        current = (state, step if isinstance(state, Serving) else 0)
         if current != self.current:
             if isinstance(self.current, tuple):
                 known = self.known_s.setdefault(self.current[0].name, deque(maxlen=KNOWN_MAX))
@@ -104,9 +104,10 @@ async def notice_waits(
         if context.now() >= look_at or context.ledger.snapshot.phase is Phase.ENDED:
             look_at = context.now() + look_s
             _note_wait(context, wall())
-        state, height = context.state.current, context.ledger.snapshot.height
-        over = context.ledger.snapshot.phase is Phase.ENDED or context.state.leaving
-        lasts_s = None if over else durations.overdue(state, height, context.now())
+        state, step = context.state.current, context.ledger.snapshot.step
+        ended = context.ledger.snapshot.phase is Phase.ENDED or context.state.leaving
+        over = ended or bool(context.state.stopped) or context.state.pause is not None
+        lasts_s = None if over else durations.overdue(state, step, context.now())
         if lasts_s is None:
             context.alerts.clear(WARNING)
         elif WARNING not in context.alerts:
@@ -146,7 +147,8 @@ def current_wait(context: Context, wall_s: float) -> Wait | None:
 def _then(agreement: LedgerStatus) -> str:
     """Say what happens after the wait."""
     if agreement.phase is Phase.REDUCE:
-        return "then the members decide without the missing reports" if agreement.until else ""
+        late = "then the members decide without the missing reports"
+        return late if agreement.until else "then the members agree on the result"
     if agreement.waiting_for:
         late = "then the members exchange without those that are late"
         return late if agreement.until else "then the members exchange"

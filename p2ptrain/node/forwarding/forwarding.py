@@ -69,8 +69,8 @@ FOR_VISITORS = {
     PUNCH_PROTOCOL: PUNCH_BYTES_MAX,
     RELAY_PROTOCOL: MEET_BYTES_MAX,
 }
-"""The protocols whose requests are passed on between a member and a visitor, and the maximum size of
-such a request in bytes."""
+"""The protocols whose requests are passed on between a member and a visitor, and the maximum size
+of such a request in bytes."""
 
 FORWARDERS_MAX = 3
 """Maximum number of forwarders to try for one request."""

@@ -125,7 +125,7 @@ def describe(
         incarnation=incarnation,
         serial=serial,
         state=words(context.shown),
-        trains=context.trains,
+        trains=context.may_train,
         joining=context.wants_to_join(),
         leaving=context.state.leaving,
         height=state.height,

@@ -158,13 +158,15 @@ async def _until_here(
             tries += 1
             handle: FetchHandle[Endpoint] = FetchHandle()
             fit = partial(usable_sources, context, blamed, set())
-            work = partial(attempt, fit(), dial_one, deadline_s=deadline_s, handle=handle)
+            limits = {"deadline_s": deadline_s, "downlink": context.plane.downlink}
+            work = partial(attempt, fit(), dial_one, handle=handle, **limits)
             try:
                 report = await _run_beside_newcomers(context, work, handle, fit)
             except (TryLater, StoreError) as exc:
                 progresses = patient and handle.chunks_fetched > 0
                 reason = _why_again(exc, unwanted, progresses)
             else:
+                context.blobs.fetched_bytes += report.bytes_fetched
                 for peer, count_bytes in report.bytes_by_peer.items():
                     context.peers.paths.at_least(peer, count_bytes, report.seconds)
                 return report

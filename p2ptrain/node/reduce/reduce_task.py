@@ -250,6 +250,7 @@ async def _reduce(
         "exchange-done", **where, update=update, **report.facts(), **asdict(compared)
     )
     context.reduce.last_ring = report
+    context.reduce.received_bytes += report.received_bytes
     context.reduce.comparison = compared
     return update
 

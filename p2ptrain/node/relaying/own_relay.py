@@ -51,14 +51,14 @@ def open_relay(stack: ExitStack, context: Context) -> None:
     """Relay until `stack` is closed, unless the user has switched it off, or has set an upload
     limit so low that a relayed connection would be of no use."""
     config, uplink = context.config, context.plane.uplink
-    limit = config.limit_up_bytes_per_s
+    limit = context.limit_up_bytes_per_s
     too_slow = limit is not None and limit * LIMIT_SHARE < RATE_MIN
     if not config.relay_edges or too_slow:
         return
     server = RelayServer(
         partial(own_view, context),
         RelayLimits(config.relay_edges, config.relay_bytes_per_day),
-        pace=Pace(uplink, limit) if uplink is not None and limit is not None else None,
+        pace=Pace(uplink, limit),
         log=JournalOfRelay(context.journal),
     )
     stack.enter_context(server)

@@ -17,6 +17,8 @@ class Blobs:
     """The index of the run's data blocks; None until this node has fetched it."""
     in_flight: set[Digest] = field(default_factory=set)
     """The digests that are being fetched; for a fetch of single chunks, only the first chunk."""
+    fetched_bytes: int = 0
+    """The bytes of all chunks that this node has fetched since it started."""
     scrub_asked: trio.Event = field(default_factory=trio.Event)
     """Set to request a scrub (a check of all chunks in the store). Replaced when a scrub starts."""
 

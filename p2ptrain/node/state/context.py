@@ -118,6 +118,24 @@ class Context:
         return self.trainer.arena is not None
 
     @property
+    def may_train(self) -> bool:
+        """Whether this node may train now: it has a trainer, it is not paused, and the organiser
+        has not ended the run."""
+        return self.trains and self.state.pause is None and not self.state.stopped
+
+    @property
+    def has_finished(self) -> bool:
+        """Whether this node has contributed since its owner asked it to finish."""
+        asked = self.state.finishing
+        return asked is not None and self.ledger.snapshot.tokens_by_peer.get(self.me, 0) > asked
+
+    @property
+    def limit_up_bytes_per_s(self) -> int | None:
+        """The owner's limit: that of `p2ptrain limit`, or else that of `--limit-up`."""
+        wanted = self.state.wishes.limits.up_bytes_per_s
+        return self.config.limit_up_bytes_per_s if wanted is None else wanted
+
+    @property
     def fragments(self) -> tuple[Fragment, ...]:
         """All fragments of θ."""
         return fragments(self.layout, self.manifest.sync.fragments)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from p2ptrain.availability.decision import Pause
+from p2ptrain.availability.usage import Usage
+from p2ptrain.availability.wishes import Wishes
 from p2ptrain.ids import PeerId
 from p2ptrain.observe.journal import Journal
 from p2ptrain.observe.states import (
@@ -12,10 +15,12 @@ from p2ptrain.observe.states import (
     FetchingSnapshot,
     Isolated,
     Leaving,
+    Paused,
     Serving,
     StandingBy,
     Starting,
     State,
+    Stopped,
     Training,
 )
 from p2ptrain.observe.waits import Wait
@@ -35,6 +40,19 @@ class NodeState:
     """The ledger's reason to wait. None before the first look, and after the end of the run."""
     isolated: str = ""
     """Why no quorum can currently be reached; empty if a quorum can be reached."""
+    wishes: Wishes = field(default_factory=Wishes)
+    """The owner's wishes: pauses, a schedule and limits."""
+    pause: Pause | None = None
+    """Why this node must not train now; None if it may."""
+    finishing: int | None = None
+    """This node's committed tokens when its owner asked it to leave after its next contribution;
+    None if the owner has not asked."""
+    stopped: str = ""
+    """Why the organiser has ended the run; empty unless that is agreed and has taken effect."""
+    usage: Usage = field(default_factory=Usage)
+    """The bytes of bulk data that this node has moved today."""
+    unavailable: tuple[str, ...] = ()
+    """The facts that the owner's wishes need and this machine does not tell, in words."""
     own_report: StepReport | None = None
     """Our report on the newest outer step, which our heartbeats contain."""
     arrived: dict[PeerId, StepReport] = field(default_factory=dict)
@@ -44,12 +62,19 @@ class NodeState:
         """Return the state for the status and for heartbeats. `fetching`: the progress of a
         snapshot that is being fetched.
 
+        A paused node shows its pause, unless it still exchanges the work that it finished before.
         While a node has nothing to do but wait for the others, the ledger's reason is shown.
         Without a quorum, a node that waits or serves is shown as isolated; a node that still trains
         is shown as training. While a snapshot is fetched, that is shown, even if a trainer is
         loading: the fetch takes longer."""
-        if fetching is not None and not self.leaving:
+        if self.leaving:
+            return self.current
+        if fetching is not None:
             return fetching
+        if self.stopped:
+            return Stopped(self.stopped)
+        if self.pause is not None and not isinstance(self.current, Exchanging):
+            return Paused(self.pause.reason)
         waits = isinstance(self.current, StandingBy | Serving)
         if waits and self.isolated:
             return Isolated(self.isolated)

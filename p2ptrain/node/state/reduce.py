@@ -20,6 +20,8 @@ class ReduceState:
     stored or the reduce has failed."""
     last_ring: ReduceStatistics | None = None
     """The measurements of the newest successful reduce."""
+    received_bytes: int = 0
+    """The bytes received in all successful reduces since this node started."""
     comparison: Comparison | None = None
     """Our work compared with the mean in the newest successful reduce."""
     arranged: Arrangement | None = None

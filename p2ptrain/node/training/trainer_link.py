@@ -184,7 +184,7 @@ class TrainerSession:
 
     def _orders_due(self) -> list[Order]:
         context, state = self._context, self._context.ledger.snapshot
-        if not self._up or state.phase is Phase.ENDED:
+        if not self._up or state.phase is Phase.ENDED or context.has_finished:
             return []
         if (outer_step := context.known_outer_step(state.step)) is None:
             return []
@@ -204,7 +204,8 @@ class TrainerSession:
         """Return whether `order` may be given now. All orders except AheadOrder (train on during a
         reduce) make the trainer read θ. A MergeOrder also waits until all blocks are trained."""
         if isinstance(order, AheadOrder):
-            return not self._rests_on_wrong_theta
+            finishing = self._context.state.finishing is not None  # This work would be lost.
+            return not self._rests_on_wrong_theta and not finishing
         waits = isinstance(order, MergeOrder) and self._to_train > 0
         return self._may_read_theta() and not waits
 

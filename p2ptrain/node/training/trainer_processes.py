@@ -64,6 +64,10 @@ class RunningTrainer(Protocol):
 class Trainers(Protocol):
     """Starts the trainers of one node, one at a time."""
 
+    def use_limits(self, threads: int, gpu_bytes: int) -> None:
+        """Start later trainers with this number of CPU threads for each rank, and at most this
+        memory of its GPU; 0 means no limit."""
+
     def start(self) -> RunningTrainer:
         """Start a trainer. This blocks. Raises TrainerError: there were too many restarts."""
 
@@ -111,7 +115,8 @@ def _settings(context: Context) -> TrainerConfig:
         precision=precision,
         compile=config.compile,
         recompute=config.recompute,
-        threads=config.threads,
+        threads=context.state.wishes.limits.threads or config.threads,
+        gpu_bytes=context.state.wishes.limits.gpu_bytes or 0,
         micro_batch=config.micro_batch,
         state_folder=str(context.home.inner) if config.keep_inner else "",
         document_token=context.manifest.data.document_token,

@@ -105,6 +105,13 @@ class SeriesReader:
             found = select(self._connection, StepRow, "step >= ? ORDER BY step", (first,))
         return thinned(with_times(found), points)
 
+    def steps_between(self, first: int, last: int, *, limit: int = 1 << 53) -> list[StepRow]:
+        """Return the newest `limit` rows of the outer steps from `first` to `last`, both included,
+        oldest first and as they are in the file: a time that is not known is None."""
+        where = "step >= ? AND step <= ? ORDER BY step DESC LIMIT ?"
+        with self._translated():
+            return select(self._connection, StepRow, where, (first, last, limit))[::-1]
+
     def peer_steps(self, first: int, last: int | None = None) -> list[PeerStepRow]:
         """Return the rows of all peers for the outer steps from `first` to `last`, both included,
         ordered by step and peer. Without `last`, return all rows from `first` on."""

@@ -69,7 +69,9 @@ class StepActivity:
     _since_s: float | None = None
     _device: str = ""
     _seconds: dict[str, float] = field(default_factory=dict)
-    """Seconds of each kind since the last outer step, with what rounding left over before."""
+    """Seconds of each kind since the last outer step."""
+    _rest_s: dict[str, float] = field(default_factory=dict)
+    """Seconds of each kind that rounding left over in earlier steps: less than 1 ms each."""
     _means: _Means = field(default_factory=_Means)
     _learning_rate: float | None = None
     _exchange: dict[str, object] = field(default_factory=dict)
@@ -168,9 +170,9 @@ class StepActivity:
 
     def _whole_ms(self, name: str) -> int:
         """Return the whole milliseconds of this kind, and keep the rest for the next step."""
-        seconds = self._seconds.get(name, 0.0)
+        seconds = self._seconds.pop(name, 0.0) + self._rest_s.get(name, 0.0)
         whole = int(1000 * seconds)
-        self._seconds[name] = seconds - whole / 1000
+        self._rest_s[name] = seconds - whole / 1000
         return whole
 
 

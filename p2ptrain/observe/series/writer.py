@@ -10,9 +10,10 @@ import os
 import sqlite3
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
-from p2ptrain.observe.series.rows import PeerStepRow, Row, StepRow
+from p2ptrain.observe.series.rows import COUNT_MAX, PeerStepRow, Row, StepRow
 from p2ptrain.observe.series.tables import create, fault_of, insert, select
 from p2ptrain.observe.series.thinning import Bounds, thin
 
@@ -63,25 +64,35 @@ class SeriesWriter:
                     thin(self._connection, self._bounds)
 
     def fill(self, step: StepRow, peers: Sequence[PeerStepRow]) -> bool:
-        """Write rows that a member told. They never replace known values. Return False, and write
-        nothing, if this series has other rows for some of the steps that `step` covers."""
+        """Write rows that a member told. They do not replace known values. Return False, and write
+        nothing, if this series has other rows for some of the steps that `step` covers.
+
+        There is one exception: rows without a time were only copied from the ledger. If `step`
+        covers several of them, it takes their place, since the teller has merged these steps."""
+        first = step.step - step.covers
         with _transaction(self._connection):
-            overlap = select(
-                self._connection,
-                StepRow,
-                "step > ? AND step - covers < ?",
-                (step.step - step.covers, step.step),
-            )
-            if any((row.step, row.covers) != (step.step, step.covers) for row in overlap):
-                return False
+            where = "step > ? AND step - covers < ?"
+            found = select(self._connection, StepRow, f"{where} ORDER BY step", (first, step.step))
+            if any((row.step, row.covers) != (step.step, step.covers) for row in found):
+                inside = all(
+                    first <= row.step - row.covers < row.step <= step.step for row in found
+                )
+                if not inside or any(row.time is not None for row in found):
+                    return False
+                step = replace(step, tokens_total=found[-1].tokens_total or step.tokens_total)
+                self._delete(first, step.step)
             insert(self._connection, [step, *peers], own=False)
             return True
+
+    def _delete(self, after: int, last: int) -> None:
+        for table in ("steps", "peer_steps"):
+            sql = f"DELETE FROM {table} WHERE step > ? AND step <= ?"
+            self._connection.execute(sql, (after, last))
 
     def forget_after(self, step: int) -> None:
         """Delete the rows of outer steps after `step`."""
         with _transaction(self._connection):
-            for table in ("steps", "peer_steps"):
-                self._connection.execute(f"DELETE FROM {table} WHERE step > ?", (step,))
+            self._delete(step, COUNT_MAX)
 
     def thin(self) -> None:
         with _transaction(self._connection):

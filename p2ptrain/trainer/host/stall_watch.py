@@ -93,7 +93,6 @@ class StallWatch:
         self._heard_at = now
         self._looked_at: float | None = None
         self._greeted = False
-        self._paused = False
         self._blocks_due = 0
         self._owes_report = False
         """Whether the trainer must send FragmentReady after its last block. It need not after
@@ -124,10 +123,6 @@ class StallWatch:
                 self._blocks_due, self._owes_report, self._moves_state = 0, False, True
             case frames.Merge():
                 self._moves_state = True
-            case frames.Pause():
-                self._paused = True
-            case frames.Resume():
-                self._paused = False
 
     def received(self, frame: frames.Frame, now: float) -> None:
         match frame:
@@ -156,7 +151,7 @@ class StallWatch:
     @property
     def _owed(self) -> bool:
         """Whether the trainer must send something."""
-        training = (self._blocks_due > 0 or self._owes_report) and not self._paused
+        training = self._blocks_due > 0 or self._owes_report
         return not self._greeted or training or bool(self._evaluations)
 
     @property

@@ -79,6 +79,9 @@ class LocalTrainer:
         self.useful = False
         """Whether work of this trainer was offered to the other peers. Written by the code that
         offers the work."""
+        self.dismissed = False
+        """Whether the node has stopped this trainer without a fault, for instance to pause. Such an
+        end does not count as a restart."""
         self._watch = watch
         self._channel = Channel(self.socket)
         self._reader = FrameReader()
@@ -153,12 +156,13 @@ class LocalTrainer:
         return self._first_exit
 
     def stop(self, deadline_s: float, *, again: bool = False) -> int:
-        """Ask the trainer to end after its inner step; kill it after `deadline_s`. `again` is
-        ignored; it matters only for ranks that torchrun starts (`ExternalRanks.stop`).
+        """Ask the trainer to end after its inner step; kill it after `deadline_s`. With `again`,
+        the trainer has failed, and the next start counts as a restart.
 
         Return the exit status: 0 if the trainer ended by itself. The trainer may have ended before
         this call.
         """
+        self.dismissed = not again
         if self._first_exit is None:
             with suppress(ChannelClosed):  # The trainer may already be ending.
                 self._channel.send(Stop(), deadline_s=deadline_s)
@@ -232,12 +236,16 @@ class Supervisor:
     clock: Callable[[], float] = time.monotonic
     _last: LocalTrainer | None = field(default=None, init=False)
 
+    def use_limits(self, threads: int, gpu_bytes: int) -> None:
+        """Use these limits from the next start on; see `TrainerConfig`."""
+        self.config = replace(self.config, threads=threads, gpu_bytes=gpu_bytes)
+
     def start(self) -> LocalTrainer:
         """Start all ranks. The first frame is Hello, a few seconds later.
 
         Raises TrainerError: the trainer has ended too often; the restart budget is spent.
         """
-        if self._last is not None and not self._fits_better():
+        if self._last is not None and not self._last.dismissed and not self._fits_better():
             spend(self.budget, self.clock(), useful=self._last.useful)
         launched = self.launch(self.config, self.theta_fd, self.local_fd, self.ranks)
         watch = StallWatch(self.clock(), self.patience, StepCost.of(self.config))

@@ -66,6 +66,9 @@ class ExternalRanks:
         self._watch_lock = threading.Lock()
         self._channel = Channel(self.socket)
         self._reader = FrameReader()
+        self.dismissed = False
+        """Whether the node has stopped these ranks without a fault. Their owner starts torchrun
+        again when the node should train again."""
 
     @property
     def micro_batch(self) -> int:
@@ -147,7 +150,7 @@ class ExternalRanks:
 
         Return 0 if all ranks stopped when asked, else 1. Later calls change nothing.
         """
-        kindly = False
+        self.dismissed, kindly = not again, False
         if not again and self.error is None and self._gathering.complete_s is not None:
             self._gathering.expect_leaving()
             with suppress(ChannelClosed):
@@ -202,6 +205,10 @@ class ExternalTrainers:
     _were_here: bool = field(default=False, init=False)
     _last: ExternalRanks | None = field(default=None, init=False)
 
+    def use_limits(self, threads: int, gpu_bytes: int) -> None:
+        """Use these limits from the next start on; see `TrainerConfig`."""
+        self.config = replace(self.config, threads=threads, gpu_bytes=gpu_bytes)
+
     def start(self) -> ExternalRanks:
         """Listen for ranks. The first frame is Hello, a few seconds after the last rank connects.
 
@@ -242,6 +249,9 @@ class ExternalTrainers:
         if last.error is not None and last.error.code == AWAY:
             raise last.error
         if last.waits_for:
+            return
+        if last.dismissed:
+            self._were_here = False  # There is no limit for the return of the owner.
             return
         self._were_here = True
         smaller = halved(replace(self.config, micro_batch=last.micro_batch), self.ranks)

@@ -113,7 +113,6 @@ class TrainerLoop:
     _merges_unkept: int = field(default=0, init=False)
     """Number of merges since the optimizer's state was last saved."""
     _work: StepWork | None = field(default=None, init=False)
-    _paused: bool = field(default=False, init=False)
     _pull: Pull = field(default=Pull(0.0, 0.0, 0.0), init=False)
     _rates: frames.Rates = field(init=False)
 
@@ -134,7 +133,7 @@ class TrainerLoop:
     @property
     def busy(self) -> bool:
         """Whether a block is left to train now."""
-        return self._work is not None and bool(self._work.queue) and not self._paused
+        return self._work is not None and bool(self._work.queue)
 
     def _next_frame(self) -> frames.Frame | None:
         """Return the next frame, the same on all ranks, or None if there is none yet. While there
@@ -171,10 +170,6 @@ class TrainerLoop:
                 self._evaluate(request, block_paths)
             case frames.Generate():
                 self._generate(frame)
-            case frames.Pause():
-                self._paused = True
-            case frames.Resume():
-                self._paused = False
             case _:
                 self._fail("ORDER", f"a trainer does not accept a {frame.kind} frame")
 

@@ -92,6 +92,14 @@ def require_bf16(device: torch.device, cuda: Cuda = torch.cuda) -> None:
     )
 
 
+def limit_memory(device: torch.device, most_bytes: int) -> None:
+    """Let torch allocate at most `most_bytes` on `device`; 0 means no limit. CUDA itself and NCCL
+    take a few hundred MB beside that."""
+    if device.type == "cuda" and most_bytes:
+        total = torch.cuda.mem_get_info(device)[1]
+        torch.cuda.set_per_process_memory_fraction(min(1.0, most_bytes / total), device)
+
+
 def runs_on(capability: Capability, built_for: list[str]) -> bool:
     """Return whether a GPU of this capability can run code that was built for `built_for`.
 
@@ -108,9 +116,12 @@ def runs_on(capability: Capability, built_for: list[str]) -> bool:
 
 
 @contextmanager
-def room_for_the_model(device: torch.device, cuda: Cuda = torch.cuda) -> Iterator[None]:
+def room_for_the_model(
+    device: torch.device, cuda: Cuda = torch.cuda, *, most_bytes: int = 0
+) -> Iterator[None]:
     """If the GPU's memory runs out inside the `with` block, raise an error that says whether the
-    model is too large or other programs use the memory.
+    model is too large or other programs use the memory. `most_bytes` is the owner's limit; 0 means
+    that there is none.
 
     Raises:
         MachineUnfit: (MEM-GPU) this rank's share of the weights does not fit.
@@ -123,6 +134,8 @@ def room_for_the_model(device: torch.device, cuda: Cuda = torch.cuda) -> Iterato
             raise
         free, total = cuda.mem_get_info(device)
         ours = cuda.memory_reserved(device)
+        if 0 < most_bytes < total:
+            raise too_little(cuda.get_device_name(device), most_bytes) from exc
         raise no_room(cuda.get_device_name(device), total, total - free - ours) from exc
 
 
@@ -139,4 +152,13 @@ def no_room(name: str, total_bytes: int, others_bytes: int) -> P2PTrainError:
         f"the model does not fit into the {total_bytes / 1e9:.1f} GB of {name}",
         code="MEM-GPU",
         do="use more --ranks, each on a separate GPU",
+    )
+
+
+def too_little(name: str, allowed_bytes: int) -> MachineUnfit:
+    """Return the error for a model that does not fit into the memory that the owner allows."""
+    return MachineUnfit(
+        f"the model does not fit into the {allowed_bytes / 1e9:.1f} GB of {name} that you allow",
+        code="MEM-GPU",
+        do="allow more with p2ptrain limit --gpu-mem, or remove the limit with --gpu-mem off",
     )

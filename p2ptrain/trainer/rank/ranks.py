@@ -53,10 +53,13 @@ class Ranks:
         """The vendor's name of the device; "cpu" for a CPU."""
         return torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "cpu"
 
-    def free_bytes(self) -> int:
-        """Return the free memory of this rank's GPU; for a CPU, all memory of the machine."""
+    def free_bytes(self, most_bytes: int = 0) -> int:
+        """Return the free memory of this rank's GPU, of which torch may use `most_bytes` in all (0
+        means no limit); for a CPU, all memory of the machine."""
         if self.device.type == "cuda":
-            return torch.cuda.mem_get_info(self.device)[0]
+            free = torch.cuda.mem_get_info(self.device)[0]
+            left = max(0, most_bytes - torch.cuda.memory_reserved(self.device))
+            return min(free, left) if most_bytes else free
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
     def share(self, frame: Frame | None) -> Frame | None:

@@ -5,12 +5,13 @@
     scripts/accept siege --only attack         run only measures with this word in their name
     scripts/accept siege --read siege=FILE     use an earlier result instead of measuring again
     scripts/accept reach                       measure how nodes behind NATs work; as root
+    scripts/accept page                        measure what the page costs, in twelve minutes
 
 These results of `siege` can be read: `test` (a log of scripts/test), `demo` (the JSON file of
 scripts/demo), `matrix` (a log of scripts/test_matrix), `siege` (the lines of scripts/siege), `fuzz`
 (a log of scripts/fuzz). The lines of `test`, `demo` and `matrix` have `"read": true` if they come
-from such an earlier result. The module `reach` says which of its results can be read. All lines of
-a run with `--quick` have `"quick": true`. The exit status is 1 if a line is not ok.
+from such an earlier result. The modules `reach` and `page` say which of their results can be read.
+All lines of a run with `--quick` have `"quick": true`. The exit status is 1 if a line is not ok.
 """
 
 from __future__ import annotations

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from tests.acceptance.measures import reach, siege
+from tests.acceptance.measures import page, reach, siege
 from tests.acceptance.measures.setting import Measure
 
 ACCEPTANCES: dict[str, tuple[Measure, ...]] = {
+    "page": page.MEASURES,
     "reach": reach.MEASURES,
     "siege": siege.MEASURES,
 }

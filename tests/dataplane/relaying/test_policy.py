@@ -9,9 +9,9 @@ from p2ptrain.dataplane.relaying.messages import RelayKey
 from p2ptrain.dataplane.relaying.policy import (
     ASKS_AT_ONCE,
     FETCH_S,
-    VISITOR_FETCH_S,
     OVER_THE_DAY,
     REFUSED_S,
+    VISITOR_FETCH_S,
     EndedEdge,
     NotYet,
     RelayBook,

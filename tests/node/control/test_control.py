@@ -16,7 +16,8 @@ import trio
 
 from p2ptrain.archive.home import Home
 from p2ptrain.identity import load_or_create
-from p2ptrain.node.control.control_socket import COMMANDS, LINE_BYTES_MAX, serve_commands
+from p2ptrain.node.control.control_socket import COMMANDS, LINE_BYTES_MAX, STATUSES, serve_commands
+from p2ptrain.node.control.orders import ORDERS
 from p2ptrain.node.joining.startup_status import GONE, StartupStatus
 from p2ptrain.node.state.context import Context
 from p2ptrain.node.state.join_requests import Applicant
@@ -95,7 +96,9 @@ async def test_answer_to_an_unknown_command_lists_the_valid_ones(
 ) -> None:
     async with serving(tmp_path) as r:
         said = await answer(r, line)
-        assert said == {"error": f"unknown command; the commands are {', '.join(COMMANDS)}"}
+        assert said == {
+            "error": f"unknown command; the commands are {', '.join((*COMMANDS, *ORDERS))}"
+        }
         assert "peer" in await answer(r, b'{"command":"status"}\n')
 
 
@@ -225,7 +228,7 @@ async def test_warnings_about_the_machine_are_shown_from_the_start(
         assert told == ["SHM-SMALL", "DISK-LOW"]
 
 
-@pytest.mark.parametrize("order", sorted(set(COMMANDS) - {"status"}))
+@pytest.mark.parametrize("order", sorted(set(COMMANDS) - STATUSES))
 async def test_starting_node_refuses_commands_with_a_reason(order: str, tmp_path: Path) -> None:
     async with starting(tmp_path) as (path, reception, _):
         reception.set_state(AwaitingApproval())
@@ -272,3 +275,20 @@ async def test_cancelled_start_does_not_leave_a_socket(tmp_path: Path) -> None:
             await serve_commands(tmp_path / "control.sock", StartupStatus(ANN.peer, diary))
         gc.collect()
     assert not (tmp_path / "control.sock").exists()
+
+
+async def test_order_with_arguments_reaches_the_node(tmp_path: Path) -> None:
+    async with serving(tmp_path) as r:
+        said = await answer(r, b'{"command":"pause","for_s":3600}\n')
+        assert str(said["done"]).startswith("paused until ")
+        assert r.context.state.pause is not None
+        said = await answer(r, b'{"command":"pause","for_s":-1}\n')
+        assert said["code"] == "CONFIG"
+        said = await answer(r, b'{"command":"limit","up":"20Mbit"}\n')
+        assert said["limits"] == {
+            "up_bytes_per_s": 2_500_000,
+            "down_bytes_per_s": None,
+            "daily_bytes": None,
+            "threads": None,
+            "gpu_bytes": None,
+        }

@@ -13,7 +13,7 @@ from p2ptrain.dataplane import Congestion, probe_congestion
 from p2ptrain.ledger.chain.values import Branch, Commit, Participant
 from p2ptrain.names import label, peer_name
 from p2ptrain.node.consensus import branch_warning
-from p2ptrain.node.control.status import reduce_in_words, status
+from p2ptrain.node.control.status import brief_status, reduce_in_words, status
 from p2ptrain.observe.cautions import Caution
 from p2ptrain.observe.states import Leaving, Training
 from p2ptrain.observe.status import status_lines
@@ -180,3 +180,33 @@ def test_reduce_is_described_with_its_slowest_path() -> None:
     assert reduce_in_words(ReduceStatistics(1.5, 1.5, 0.2, 0, 0, 0.31, ())).endswith(
         "0.31 s of CPU"
     )
+
+
+async def test_page_gets_the_digest_only_if_it_is_known(tmp_path: Path) -> None:
+    async with rig(tmp_path) as r:
+        outer = r.context.outer
+        outer.step = 0
+        assert brief_status(r.context).state_digest == ""
+        whole = await status(r.context)
+        assert whole.state_digest == outer.vectors.digest()
+        assert brief_status(r.context).state_digest == whole.state_digest
+        outer.step = 1
+        assert brief_status(r.context).state_digest == ""
+
+
+async def test_status_counts_the_copies_of_the_newest_snapshots(tmp_path: Path) -> None:
+    async with rig(tmp_path) as r:
+        me, core = r.context.me, r.context.ledger.core
+        r.set_chain(voters=(me, ANN.peer, BOB.peer), since={})
+        one, two, three = (digest_of(bytes([number])) for number in range(3))
+        core.reports.snapshots.update({me: {2: one, 4: two}, ANN.peer: {2: one, 4: two, 6: three}})
+        core.reports.snapshots[CAI.peer] = {6: three}  # Cai is not a member.
+        core.reports.snapshots[BOB.peer] = {4: two}
+        for peer in (ANN.peer, BOB.peer):
+            r.context.peers.detector.watch(peer, r.context.now())
+        r.context.peers.detector.hint_lost(BOB.peer, r.context.now())
+        assert (await status(r.context)).snapshots == (
+            {"step": 6, "digest": three, "copies": 1},
+            {"step": 4, "digest": two, "copies": 2},
+            {"step": 2, "digest": one, "copies": 1},
+        )

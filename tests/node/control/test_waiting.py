@@ -70,6 +70,16 @@ def test_wait_says_for_whom_since_when_until_when_and_what_then() -> None:
     assert many.who.endswith(f"{peer_name(ANN.peer)} and 2 more")
 
 
+def test_seed_is_not_overdue_while_outer_steps_take_their_usual_time() -> None:
+    """Entries alternate: a roster follows a commit at once, and a commit follows a roster after the
+    inner steps. A seed once warned in each outer step, because it measured the entries."""
+    durations = StateDurations()
+    told = [durations.overdue(Serving(), step, 25.0 * step + 24) for step in range(9)]
+    assert told == [None] * 9
+    assert durations.usual_s(Serving()) == 25.0
+    assert durations.overdue(Serving(), 8, 25.0 * 8 + 24 + 51) == 51.0
+
+
 async def test_node_that_lacks_participants_says_so(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -271,6 +273,27 @@ def rot(r: Rig, digest: Digest) -> bytes:
     return data
 
 
+def pin_rotten(r: Rig) -> tuple[Digest, bytes]:
+    """Pin a blob that nobody else has, and damage it. Return its digest and its bytes."""
+    old = r.context.store.put_blob("snapshot", [b"of long ago"], {})
+    r.context.store.lasting.change(add=old)
+    return old, rot(r, old)
+
+
+@asynccontextmanager
+async def complaining(r: Rig) -> AsyncIterator[None]:
+    """Collect garbage during the `with` block, which begins after the user was warned."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(partial(keep_store_small, r.context, again_s=0.02))
+        r.context.outer.step = 1
+        committed(r, 0, snapshot(r.context, 0))
+        r.context.changes.notify_all()
+        await settled(lambda: retention.WARNING in r.context.alerts.warnings)
+        yield
+        await settled(lambda: retention.WARNING not in r.context.alerts.warnings)
+        nursery.cancel_scope.cancel()
+
+
 @pytest.mark.parametrize("how", ["fetched again", "unpinned"])
 async def test_damaged_pinned_blob_is_reported_until_repaired_or_unpinned(
     tmp_path: Path, how: str
@@ -280,15 +303,8 @@ async def test_damaged_pinned_blob_is_reported_until_repaired_or_unpinned(
     async with rig(tmp_path, steps=9, rules=policy(participants_min=1)) as r:
         know_data(r)
         store, warnings = r.context.store, r.context.alerts.warnings
-        old = store.put_blob("snapshot", [b"of long ago"], {})
-        store.lasting.change(add=old)
-        was = rot(r, old)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(partial(keep_store_small, r.context, again_s=0.02))
-            r.context.outer.step = 1
-            committed(r, 0, snapshot(r.context, 0))
-            r.context.changes.notify_all()
-            await settled(lambda: retention.WARNING in warnings)
+        old, was = pin_rotten(r)
+        async with complaining(r):
             assert [each["lost"] for each in r.said("rot-repaired")] == [[old]]
             assert r.context.blobs.scrub_asked.is_set()
             assert warnings[retention.WARNING].what.startswith("garbage collection is suspended")
@@ -302,8 +318,6 @@ async def test_damaged_pinned_blob_is_reported_until_repaired_or_unpinned(
                 store.lasting.change(remove=old)
             else:
                 store.put_chunk(was)
-            await settled(lambda: retention.WARNING not in warnings)
-            nursery.cancel_scope.cancel()
         assert len(r.said("collected")) == 1
         assert store.has_chunk(old) == (how != "unpinned")
 
@@ -317,18 +331,8 @@ async def test_damaged_blob_is_requested_again_even_if_scrubbing_is_off(tmp_path
         r.configure(scrub_bytes_per_s=None)
         Neighbour(r, other)
         know_data(r)
-        store, warnings = r.context.store, r.context.alerts.warnings
-        old = store.put_blob("snapshot", [b"of long ago"], {})
-        store.lasting.change(add=old)
-        was = rot(r, old)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(partial(keep_store_small, r.context, again_s=0.02))
-            r.context.outer.step = 1
-            committed(r, 0, snapshot(r.context, 0))
-            r.context.changes.notify_all()
-            await settled(lambda: retention.WARNING in warnings)
+        old, was = pin_rotten(r)
+        async with complaining(r):
             other.context.store.put_chunk(was)
-            await settled(lambda: retention.WARNING not in warnings)
-            nursery.cancel_scope.cancel()
         assert r.said("rot-repaired")[-1]["repaired"] == [old]
-        assert store.get_chunk(old) == was
+        assert r.context.store.get_chunk(old) == was

@@ -9,18 +9,15 @@ neighbours, so each pair behind NATs has to punch holes or to use the relay of t
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import sys
-import tempfile
 import time
 from pathlib import Path
 from statistics import fmean, median
 
 from p2ptrain.testing.node_process import Event
 from tests.wan.harness import emulator
-from tests.wan.harness.votes import Voter, commits_of, prepared, wait_for_commits
+from tests.wan.harness.votes import Voter, commits_of, measure_networks, prepared, wait_for_commits
 
 NETWORKS: dict[str, tuple[str, ...]] = {
     "nats": ("", "cone/rand", "fw", "cone/rst"),
@@ -171,25 +168,5 @@ def measured(network: str, commits: int) -> dict[str, object]:
     return {"network": network, "load": os.getloadavg()} | found
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.wan.harness.exchanges")
-    parser.add_argument("--commits", type=int, default=20)
-    parser.add_argument("--network", choices=NETWORKS, action="append")
-    parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.inside:
-        with tempfile.TemporaryDirectory(prefix="p2ptrain-exchanges-") as folder:
-            found = run_nodes(Path(folder), given.network[0], given.commits)
-            sys.stdout.write(json.dumps(found) + "\n")
-        return 0
-    if missing := emulator.missing():
-        sys.stderr.write(f"the emulator cannot run here: {missing}\n")
-        return 4
-    for network in given.network or NETWORKS:
-        sys.stdout.write(json.dumps(measured(network, given.commits)) + "\n")
-        sys.stdout.flush()
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(measure_networks("exchanges", NETWORKS, run_nodes, measured))

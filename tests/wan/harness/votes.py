@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterable
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -103,7 +104,7 @@ def wait_for_commits(voter: Voter, count: int, deadline_s: float) -> None:
             pass
 
 
-def run_voters(folder: Path, commits: int) -> dict[str, object]:
+def run_voters(folder: Path, network: str, commits: int) -> dict[str, object]:
     """Run the voters inside the emulated network. Return what was measured after FIRST_COMMITS."""
     voters, address = prepared(folder)
     try:
@@ -142,28 +143,37 @@ def _summary(voters: list[Voter], since_s: float) -> dict[str, object]:
 def measured(network: str, commits: int) -> dict[str, object]:
     """Run this program inside the emulator. Raises CalledProcessError if it fails."""
     options, limit_s = (*LINKS, *NETWORKS[network]), START_S + commits * COMMIT_S + 60
-    found = emulator.result(options, "votes", ["--commits", str(commits)], limit_s)
+    arguments = ["--network", network, "--commits", str(commits)]
+    found = emulator.result(options, "votes", arguments, limit_s)
     return {"network": network} | found
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.wan.harness.votes")
+def measure_networks(
+    module: str,
+    networks: Iterable[str],
+    run: Callable[[Path, str, int], dict[str, object]],
+    measured: Callable[[str, int], dict[str, object]],
+) -> int:
+    """Be the command of this `module`: print what `measured` returns for each network, given the
+    number of commits. It runs the command again inside the emulator, which then prints what `run`
+    returns. Return the exit status."""
+    parser = argparse.ArgumentParser(prog=f"python -m tests.wan.harness.{module}")
     parser.add_argument("--commits", type=int, default=20)
-    parser.add_argument("--network", choices=NETWORKS, action="append")
+    parser.add_argument("--network", choices=list(networks), action="append")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.inside:
-        with tempfile.TemporaryDirectory(prefix="p2ptrain-votes-") as folder:
-            sys.stdout.write(json.dumps(run_voters(Path(folder), given.commits)) + "\n")
+        with tempfile.TemporaryDirectory(prefix=f"p2ptrain-{module}-") as folder:
+            sys.stdout.write(json.dumps(run(Path(folder), given.network[0], given.commits)) + "\n")
         return 0
     if missing := emulator.missing():
         sys.stderr.write(f"the emulator cannot run here: {missing}\n")
         return 4
-    for network in given.network or NETWORKS:
+    for network in given.network or networks:
         sys.stdout.write(json.dumps(measured(network, given.commits)) + "\n")
         sys.stdout.flush()
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(measure_networks("votes", NETWORKS, run_voters, measured))

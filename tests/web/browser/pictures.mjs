@@ -5,9 +5,9 @@ import { open } from "./setting.mjs";
 export async function pictures(here, browser, folder) {
   const url = await here.serve();
   for (const [name, view, whole] of [
-    ["page-light", { width: 1280, height: 1500 }, false],
-    ["page-dark", { width: 1280, height: 1500, scheme: "dark" }, false],
-    ["page-360", { width: 360, height: 2400 }, false],
+    ["page-light", { width: 1280, height: 1140 }, false],
+    ["page-dark", { width: 1280, height: 1140, scheme: "dark" }, false],
+    ["page-360", { width: 360, height: 1700 }, false],
   ]) {
     const { page, close } = await open(browser, url + "/#token=made-token", view);
     await page.waitForTimeout(1500);

@@ -16,7 +16,7 @@ export function setting(modules, chromium, python) {
 
   // Start a server. Return its address without the final slash.
   function serve(...options) {
-    const child = spawn(python, ["-m", "tests.web.page_server", "--port", "0", ...options], { stdio: ["ignore", "pipe", "inherit"] });
+    const child = spawn(python, ["-m", "tests.web.harness.page_server", "--port", "0", ...options], { stdio: ["ignore", "pipe", "inherit"] });
     started.push(child);
     return new Promise((resolve, reject) => {
       child.stdout.once("data", (text) => resolve(String(text).trim().replace(/\/$/, "")));

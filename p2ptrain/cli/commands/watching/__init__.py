@@ -1,1 +1,1 @@
-"""Commands for people who watch a run."""
+"""The commands that show how a run goes, and what this node has contributed."""

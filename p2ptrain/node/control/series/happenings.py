@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from p2ptrain.ledger.chain.state import Phase
 from p2ptrain.names import label
-from p2ptrain.node.control.member_news import MemberChanges
+from p2ptrain.node.control.member_news import BEHIND_MAX, MemberChanges
 from p2ptrain.node.control.series.closed_steps import ClosedStep
 from p2ptrain.node.state.context import Context
 from p2ptrain.observe.cautions import Caution
@@ -27,6 +27,7 @@ class Happenings:
     """Compares the node's state with that at the last call, and reads the journal's records."""
 
     def __init__(self, context: Context) -> None:
+        self._me = context.me
         self._changes = MemberChanges(context)
         self._noted: deque[Happening] = deque(maxlen=NOTED_MAX)
         self._warned = frozenset[Caution]()
@@ -39,6 +40,12 @@ class Happenings:
         match record.get("event"), record.get("kind"):
             case "waiting", _:
                 self._noted.append(("stall", "", f"This node is {record.get('why')}."))
+            case "paused", _:
+                self._noted.append(
+                    ("pause", self._me, f"This node paused: {record.get('reason')}.")
+                )
+            case "resumed", _:
+                self._noted.append(("resume", self._me, "This node goes on."))
             case "branch", _:
                 what = f"This node is on a branch: {record.get('what')}."
                 self._noted.append(("branch", "", what))
@@ -46,6 +53,13 @@ class Happenings:
                 at = record.get("parted_at")
                 what = f"Another chain outranks this node's, which drops its entries after {at}."
                 self._noted.append(("heal", "", what))
+            case "paused", _:
+                self._noted.append(("pause", "", f"This node is paused: {record.get('reason')}."))
+            case "resumed", _:
+                self._noted.append(("resume", "", "This node trains again."))
+            case "run-stopped", _:
+                what = f"The organiser has ended the run: {record.get('reason')}."
+                self._noted.append(("end", "", what))
             case "decided", "heal":
                 self._noted.append(("heal", "", "The voters of a branch returned to the run."))
 
@@ -78,10 +92,15 @@ class Happenings:
 
     def _of_snapshot(self, context: Context) -> Iterator[Happening]:
         snapshot = context.ledger.snapshot.snapshot
-        if snapshot != self._snapshot and snapshot is not None and context.at_head():
+        if snapshot != self._snapshot and snapshot is not None and self._snapshot_is_news(context):
             what = f"The members certified a snapshot of outer step {snapshot.step}."
             yield "snapshot", "", what
         self._snapshot = snapshot
+
+    def _snapshot_is_news(self, context: Context) -> bool:
+        """Return whether this node is not catching up, so that the snapshot is a new one."""
+        step = context.outer.step
+        return step is not None and context.ledger.snapshot.step - step <= BEHIND_MAX
 
     def _of_validation(self, context: Context) -> Iterator[Happening]:
         newest = context.trainer.validation.newest

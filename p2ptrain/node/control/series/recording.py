@@ -17,12 +17,14 @@ import trio
 from p2ptrain.ids import PeerId
 from p2ptrain.node.control.series.closed_steps import ClosedStep, ClosedSteps
 from p2ptrain.node.control.series.happenings import Happenings, about
+from p2ptrain.node.control.series.learning import learn_history
 from p2ptrain.node.control.series.own_report import report_of, row_of
 from p2ptrain.node.state.context import Context
 from p2ptrain.observe.cautions import Caution
 from p2ptrain.observe.series import (
     EventRow,
     PeerStepRow,
+    SampleRow,
     SeriesReader,
     SeriesRecorder,
     SeriesUnavailable,
@@ -33,6 +35,7 @@ from p2ptrain.observe.series.step_activity import StepActivity, StepFacts
 from p2ptrain.peers.series.step_report import StepReport
 
 LOOK_S = 5.0
+PAUSE_S, PAUSE_EACH_S = 0.1, 0.001
 WARNING = "series"
 
 RECENT_MAX = 64
@@ -44,8 +47,9 @@ BATCH = 64
 ROOM_MIN = 2048
 ROOM_LOOK_S = 0.1
 
-ANEW_HEIGHTS = 2
-"""A node that lacks more entries than this replays what happened some time ago."""
+BEHIND_HEIGHTS = 2
+"""Number of entries that a node may lack at a moment without being behind: a heartbeat that names a
+new entry can arrive before the entry does."""
 
 
 async def record_series(context: Context, *, wall: Callable[[], float] = time) -> None:
@@ -56,13 +60,22 @@ async def record_series(context: Context, *, wall: Callable[[], float] = time) -
         book = SeriesBook(context, recorder, wall, known)
         with context.journal.followed(book.note):
             await book.record_known()
-            while True:
-                book.look()
-                await context.changes.wait(at_most_s=LOOK_S)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(learn_history, context, recorder)
+                while True:
+                    book.look()
+                    await context.changes.wait(at_most_s=LOOK_S)
+                    await trio.sleep(_pause_s(context))
     finally:
         context.state.own_report = None
         with trio.CancelScope(shield=True):
             await trio.to_thread.run_sync(recorder.close)
+
+
+def _pause_s(context: Context) -> float:
+    """Return the seconds between two looks. Each look goes through all members, so in a run of a
+    thousand members there is one look per second."""
+    return max(PAUSE_S, PAUSE_EACH_S * len(context.ledger.snapshot.members))
 
 
 def _newest_step(context: Context) -> int:
@@ -91,6 +104,9 @@ class SeriesBook:
         self._recent: dict[int, dict[PeerId, tuple[int, StepReport | None]]] = {}
         self._held_out: tuple[int, float | None] = (0, None)
         self._told = ""
+        self._sampled = frozenset[tuple[int, int]]()
+        self._was_current = self._is_current()
+        """Whether this node knew at the last look what the others knew."""
         recorder.forget_after(context.ledger.snapshot.step)
 
     def note(self, record: Mapping[str, object]) -> None:
@@ -120,25 +136,29 @@ class SeriesBook:
 
     def look(self) -> None:
         """Record what is new."""
-        for closed in self._steps.new():
-            self._record_step(closed)
+        new = list(self._steps.new())
+        for closed in new:
+            anew = self._was_current and closed is new[-1]
+            self._record_step(closed, self._wall() if anew else None)
+        self._was_current = self._is_current()
         while self._facts:
             self._record_facts(self._facts.popleft())
         self._take_reports()
         self._record_held_out()
+        self._record_samples()
         for kind, peer, text in self._happenings.new(self._context):
             self._record_event(kind, peer, text, self._newest)
         self._warn()
 
-    def _record_step(self, closed: ClosedStep) -> None:
-        anew = not self._is_replay()
-        self._recorder.record(*self._rows(closed, self._wall() if anew else None))
+    def _record_step(self, closed: ClosedStep, time_s: float | None) -> None:
+        """Record an outer step that ended at `time_s`, or some unknown time ago."""
+        self._recorder.record(*self._rows(closed, time_s))
         self._newest = closed.step
         tokens = {each.peer: each.tokens for each in closed.participants}
         self._recent[closed.step] = {peer: (tokens.get(peer, 0), None) for peer in closed.members}
         while len(self._recent) > RECENT_MAX:
             del self._recent[next(iter(self._recent))]
-        for kind, peer, text in about(closed) if anew else ():
+        for kind, peer, text in () if time_s is None else about(closed):
             self._record_event(kind, peer, text, closed.step)
 
     def _rows(self, closed: ClosedStep, time_s: float | None) -> list[StepRow | PeerStepRow]:
@@ -167,12 +187,15 @@ class SeriesBook:
             ),
         ]
 
-    def _is_replay(self) -> bool:
-        """Return whether others have known for some time what this node learns now."""
+    def _is_current(self) -> bool:
+        """Return whether this node knows what the others know, so that the next entry is news. A
+        newcomer that has not heard anybody yet is not current, but a lone member is."""
         state = self._context.ledger.snapshot
         beats = (record.heartbeat for record in self._context.peers.counted())
         heights = [beat.height for beat in beats if beat.line == state.line]
-        return max(heights, default=0) > state.height + ANEW_HEIGHTS
+        if not heights:
+            return state.is_member(self._context.me)
+        return max(heights) <= state.height + BEHIND_HEIGHTS
 
     def _record_facts(self, facts: StepFacts) -> None:
         if facts.step not in self._recent:
@@ -219,6 +242,14 @@ class SeriesBook:
             self._held_out = (newest.step, newest.loss)
             if newest.step in self._recent and newest.loss is not None:
                 self._recorder.record(StepRow(newest.step, held_out=newest.loss))
+
+    def _record_samples(self) -> None:
+        kept = self._context.trainer.samples.kept
+        for (step, prompt), each in kept.items():
+            if (step, prompt) not in self._sampled:
+                text = each.sample.text[:TEXT_CHARACTERS_MAX]
+                self._recorder.record(SampleRow(step, prompt, each.signer, text))
+        self._sampled = frozenset(kept)
 
     def _record_event(self, kind: str, peer: str, text: str, step: int) -> None:
         whole = text[:TEXT_CHARACTERS_MAX]

@@ -13,6 +13,7 @@ const built = new Set();
 // `options`: height, lines [{label, ink, dash, width, points, fill, area}], and optionally log,
 // x and y (formats of ticks), range, draw (a hook), sync (a key), bands.
 export function chart(host, options) {
+  host.style.minHeight = options.height + "px"; // The page does not move when data arrives.
   const self = { plot: null, data: null, shown: "" };
   self.show = (data) => {
     const digest = data.map(digestOf).join();

@@ -72,6 +72,9 @@ function medianLane(lanes, columns) {
   return { peer: "", cells, busy: 0 };
 }
 
+// A smaller part of a step that no report covers is left blank: clocks differ by that much.
+const REST_MIN = 0.02;
+
 // Pieces of a lane as fractions of the whole width. A cell longer than its step is drawn shorter,
 // to scale: clocks of peers differ, and a step's length is this node's word.
 export function pieces(lane, steps) {
@@ -91,6 +94,8 @@ export function pieces(lane, steps) {
         if (size > 0) found.push({ part, at, x, width: size });
         x += size;
       }
+      const rest = start + width - x;
+      if (rest > REST_MIN * width) found.push({ part: "down", at, x, width: rest });
     }
     start += width;
   });

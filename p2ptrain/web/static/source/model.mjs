@@ -61,19 +61,23 @@ export function takeSeries(model, body) {
   }
 }
 
-// Append an outer step that the stream reported.
+// Take an outer step that the stream reported. Reports may be late: a step that is already known is
+// replaced, and its tokens are not counted again.
 export function takeStep(model, message) {
   const series = model.series;
   if (!series || !message || !message.step) return;
   const columns = series.steps || {};
   const steps = columns.step || [];
   const row = message.step;
-  const last = steps[steps.length - 1];
-  if (last !== undefined && row.step <= last) return;
-  for (const name of Object.keys(columns)) columns[name].push(row[name] === undefined ? null : row[name]);
   const rows = message.peers || [];
+  const newest = steps.length ? steps[steps.length - 1] : 0;
+  const at = row.step > newest ? steps.length : steps.indexOf(row.step);
+  if (at < 0) return;
+  for (const name of Object.keys(columns)) columns[name][at] = row[name] === undefined ? null : row[name];
   for (const each of rows) remember(model, each.peer, each.name);
-  series.recent = (series.recent || []).filter((each) => each.step > row.step - RECENT_STEPS).concat(rows);
+  const first = Math.max(newest, row.step) - RECENT_STEPS;
+  series.recent = (series.recent || []).filter((each) => each.step > first && each.step !== row.step).concat(rows);
+  if (row.step <= newest) return;
   appendThroughput(series, row, rows);
   for (const each of Object.values(series.contributors || {})) addTokens(each, rows);
 }
@@ -126,9 +130,9 @@ export function membersOf(model) {
 
 export function nameOf(model, peer) {
   const name = model.names.get(peer);
-  const end = "…" + String(peer || "").slice(-6);
-  if (!name) return peer ? end : "";
-  return model.shared.has(name) ? `${name} ${end}` : name;
+  const id = String(peer || "");
+  if (!name) return id ? "…" + id.slice(-6) : "";
+  return model.shared.has(name) ? `${name} …${id.slice(-4)}` : name;
 }
 
 // Seconds since the node was heard: the age that the server told, and what has passed since.

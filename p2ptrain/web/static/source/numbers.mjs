@@ -125,7 +125,7 @@ export function groupedBySteps(series) {
 }
 
 // Learning health by peer over the last steps. A peer stands out if a value of its newest step is
-// far from the others': more than four times the usual distance from the median.
+// far from the others': eight times the usual distance from the median, and 15 % of it.
 export const HEALTH = [
   ["cosine", "cosine"],
   ["gradient_norm", "gradient norm"],
@@ -145,7 +145,7 @@ export function healthByPeer(series) {
     const middle = median(middles);
     const usual = median(middles.map((value) => (known(value) ? Math.abs(value - middle) : null)));
     found.forEach((each, at) => {
-      const far = known(middles[at]) && usual > 0 && Math.abs(middles[at] - middle) > 6 * usual;
+      const far = known(middles[at]) && Math.abs(middles[at] - middle) > Math.max(8 * usual, 0.15 * Math.abs(middle));
       each[metric] = { value: middles[at], far, values: each.rows.map((row) => row[metric]) };
     });
   }
@@ -163,12 +163,16 @@ export function healthSentence(health, nameOf) {
   return `${opening}; ${names.join(", ")}${more} stand${far.length === 1 ? "s" : ""} out.`;
 }
 
-// The largest contributors by throughput, and the rest as one.
+// The key of the peers that the server has already summed.
+const REST = "rest";
+
+// The largest contributors by throughput, and the rest as one. `others` is their number, or null if
+// it is not known.
 export function stackedThroughput(series, top = 8) {
   const throughput = (series && series.throughput) || {};
   const step = throughput.step || [];
   const byPeer = Object.entries(throughput.by_peer || {});
-  const sizes = byPeer.map(([peer, values]) => [peer, values.slice(-50).reduce((sum, value) => sum + (value || 0), 0)]);
+  const sizes = byPeer.filter(([peer]) => peer !== REST).map(([peer, values]) => [peer, values.slice(-50).reduce((sum, value) => sum + (value || 0), 0)]);
   sizes.sort((one, other) => other[1] - one[1]);
   const shown = sizes.slice(0, top).map(([peer]) => peer);
   const rest = new Array(step.length).fill(0);
@@ -177,7 +181,7 @@ export function stackedThroughput(series, top = 8) {
     if (lines.has(peer)) lines.set(peer, values.map((value) => value || 0));
     else values.forEach((value, at) => (rest[at] += value || 0));
   }
-  return { step, peers: shown, lines: shown.map((peer) => lines.get(peer)), rest, others: Math.max(0, byPeer.length - top) };
+  return { step, peers: shown, lines: shown.map((peer) => lines.get(peer)), rest, others: throughput.by_peer && throughput.by_peer[REST] ? null : Math.max(0, byPeer.length - top) };
 }
 
 export function utilisation(series) {

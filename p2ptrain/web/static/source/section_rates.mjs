@@ -24,14 +24,14 @@ export function mountThroughput(app, section) {
     },
   });
   let shown = "";
-  const names = () => stacked.peers.concat(stacked.others ? ["rest"] : []);
+  const names = () => stacked.peers.concat(stacked.others === 0 ? [] : ["rest"]);
 
   function update() {
     if (!app.model.series) return;
     stacked = stackedThroughput(app.model.series, TOP);
     const sums = [];
     let below = new Array(stacked.step.length).fill(0);
-    for (const values of stacked.others ? stacked.lines.concat([stacked.rest]) : stacked.lines) {
+    for (const values of stacked.others === 0 ? stacked.lines : stacked.lines.concat([stacked.rest])) {
       below = below.map((sum, at) => sum + values[at]);
       sums.push(below);
     }
@@ -43,7 +43,7 @@ export function mountThroughput(app, section) {
     shown = layers;
     plot.show([stacked.step, ...sums.reverse()]);
     view.say(throughputSentence(app.model.series));
-    const words = stacked.peers.map((peer) => short(nameOf(app.model, peer), 20)).concat(stacked.others ? [`${stacked.others} others`] : []);
+    const words = stacked.peers.map((peer) => short(nameOf(app.model, peer), 20)).concat(stacked.others === 0 ? [] : [stacked.others ? `${stacked.others} others` : "others"]);
     view.legend.replaceChildren(...words.map((word, at) => key(word, { color: "c" + (at + 1), pattern: (at % 4) + 1 })).reverse());
   }
 

@@ -7,6 +7,7 @@ import { clean, clock, dayAndTime, plural, short } from "./text.mjs";
 
 const SAMPLE_MAX = 1200;
 const SHOWN_MAX = 200;
+const PROMPTS_MAX = 12;
 
 export function mountSamples(app, section) {
   const summary = h("p", { class: "summary" });
@@ -19,7 +20,8 @@ export function mountSamples(app, section) {
   slider.addEventListener("input", () => showTexts());
 
   function update() {
-    const { prompts = [], samples = [] } = app.model.samples || {};
+    const { samples = [] } = app.model.samples || {};
+    const prompts = promptsOf(app.model.samples);
     const before = steps[Number(slider.value)];
     steps = Array.from(new Set(samples.map((each) => each.step))).sort((one, other) => one - other);
     bar.hidden = steps.length < 2;
@@ -32,17 +34,24 @@ export function mountSamples(app, section) {
   }
 
   function showTexts() {
-    const { prompts = [], samples = [] } = app.model.samples || {};
+    const { samples = [] } = app.model.samples || {};
+    const prompts = promptsOf(app.model.samples);
     const early = steps[Number(slider.value)];
     const newest = steps[steps.length - 1];
     label.textContent = `Compare outer step ${early} with ${newest}`;
     slider.setAttribute("aria-valuetext", `outer step ${early}`);
     const at = (step, prompt) => samples.find((each) => each.step === step && each.prompt === prompt);
     const pair = early === newest ? [newest] : [early, newest];
-    place.replaceChildren(...prompts.slice(0, 12).flatMap((prompt, number) => pair.map((step) => sample(app, step, prompt, at(step, number)))));
+    place.replaceChildren(...prompts.flatMap((prompt, number) => pair.map((step) => sample(app, step, prompt, at(step, number)))));
     place.classList.toggle("single", pair.length === 1);
   }
   return update;
+}
+
+// The prompts; those that are not known here have a number.
+function promptsOf({ prompts = [], samples = [] }) {
+  const count = Math.min(PROMPTS_MAX, samples.reduce((most, each) => Math.max(most, each.prompt + 1), prompts.length));
+  return Array.from({ length: count }, (_, at) => prompts[at] ?? `(prompt ${at + 1}) `);
 }
 
 function sample(app, step, prompt, found) {

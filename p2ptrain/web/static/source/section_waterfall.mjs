@@ -31,7 +31,7 @@ export function mountWaterfall(app, section) {
     found = waterfall(series, narrow ? LANES_NARROW : LANES, narrow ? STEPS_NARROW : 20);
     view.say(waterfallSentence(found, (peer) => nameOf(app.model, peer)));
     note.textContent = found.hidden ? `Shown are the ${found.lanes.length} slowest of ${found.all.length} peers, and the median of all. The table has every peer.` : "";
-    const labels = narrow ? 92 : 146;
+    const labels = narrow ? 112 : 146;
     view.drawing.replaceChildren(drawLanes(app, found, width, labels, choose));
     showPicker(width, labels);
     showDetails();
@@ -47,10 +47,13 @@ export function mountWaterfall(app, section) {
     const newest = found.steps[found.steps.length - 1];
     const current = found.steps.some((each) => each.step === chosen) ? chosen : newest && newest.step;
     const whole = found.steps.reduce((sum, each) => sum + each.seconds, 0);
+    // Where labels would cover each other, only every second or third step has one.
+    const room = (width - labels) / Math.max(1, found.steps.length);
+    const every = Math.ceil((7 * String(newest ? newest.step : 0).length + 6) / room);
     const focused = picker.contains(document.activeElement) ? Number(document.activeElement.dataset.step) : null;
     picker.style.paddingInlineStart = labels + "px";
-    picker.replaceChildren(...found.steps.map(({ step, seconds }) => {
-      const button = h("button", { type: "button", "data-step": step, "aria-label": `Outer step ${step}`, onclick: () => choose(step), onkeydown: move }, ((width - labels) * seconds) / whole > 8 * String(step).length + 4 ? String(step) : "·");
+    picker.replaceChildren(...found.steps.map(({ step, seconds }, at) => {
+      const button = h("button", { type: "button", "data-step": step, "aria-label": `Outer step ${step}`, onclick: () => choose(step), onkeydown: move }, (found.steps.length - 1 - at) % every ? "·" : String(step));
       button.style.width = (100 * seconds) / whole + "%";
       press(button, step === current);
       return button;
@@ -93,7 +96,8 @@ function stepSentence(app, found, at) {
   const words = [`Outer step ${step} took ${duration(seconds)}; ${plural(rows.length, "peer")} reported and sent ${bytes(sent)}.`];
   if (slow) {
     const { row, aheadMs } = slow;
-    words.push(`The others waited for ${short(nameOf(app.model, row.peer))}: it was ready ${duration(aheadMs / 1000)} after the median peer, trained for ${duration((row.train_ms || 0) / 1000)}, exchanged for ${duration((row.exchange_ms || 0) / 1000)}, and moved ${bytes(row.bytes_up)} up and ${bytes(row.bytes_down)} down.`);
+    const exchanged = row.exchange_ms > 0 ? `exchanged for ${duration(row.exchange_ms / 1000)}` : "took no part in the exchange";
+    words.push(`The others waited for ${short(nameOf(app.model, row.peer))}: it was ready ${duration(aheadMs / 1000)} after the median peer, trained for ${duration((row.train_ms || 0) / 1000)}, ${exchanged}, and moved ${bytes(row.bytes_up)} up and ${bytes(row.bytes_down)} down.`);
   }
   return clean(words.join(" "), 600);
 }
@@ -131,7 +135,7 @@ function drawLanes(app, found, width, labels, choose) {
   const root = svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, "aria-hidden": "true" });
   all.forEach((lane, number) => {
     const y = number * (LANE + GAP) + (lane === found.middle ? 6 : 0);
-    const name = lane.peer ? short(nameOf(app.model, lane.peer), labels < 100 ? 14 : 22) : "median";
+    const name = lane.peer ? short(nameOf(app.model, lane.peer), labels < 120 ? 17 : 22) : "median";
     root.append(svg("text", { x: 0, y: y + 14, class: lane.peer ? "lane" : "lane strong" }, name), ...drawLane(lane, found.steps, labels, width - labels, y, choose));
   });
   const whole = found.steps.reduce((sum, each) => sum + each.seconds, 0) || 1;

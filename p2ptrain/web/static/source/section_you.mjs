@@ -82,6 +82,6 @@ function factsOf({ you, status }) {
     ["Accepted tokens", count(you.tokens), known(you.share) ? `${percent(you.share)} of the run` : ""],
     ["Role", short((status || {}).role, 12) || "seed", ""],
     ["Cost in 24 h", `${bytes(you.bytes_up_day)} up`, known(you.bytes_down_day) ? `${bytes(you.bytes_down_day)} down` : ""],
-    ["Running for", known(you.hours) ? duration(you.hours * 3600) : "–", ""],
+    ["At work in 24 h", known(you.hours) ? duration(you.hours * 3600) : "–", ""],
   ];
 }

@@ -13,7 +13,7 @@ export function clean(value, max = TEXT_MAX) {
   if (value === null || value === undefined) return "";
   // Cut first, so that the expressions read a bounded text.
   const text = String(value).slice(0, 4 * max).replace(HIDDEN, "\ufffd").replace(STACKED, "$1");
-  const signs = Array.from(text.slice(0, 2 * max));
+  const signs = Array.from(text.slice(0, 2 * max + 2));
   return signs.length > max ? signs.slice(0, max - 1).join("") + "…" : signs.join("");
 }
 

@@ -1,6 +1,6 @@
 """Serve the page with a made history, for checks in a browser and for work on the page.
 
-    python -m tests.web.page_server --port 4290 [--step-s 10] [--hostile] [--report]
+    python -m tests.web.harness.page_server --port 4290 [--step-s 10] [--hostile] [--report]
 
 It behaves like the node's web process, as far as the page can tell. `GET /made/silent` ends all
 streams and makes the API answer 503, and `GET /made/loud` undoes this. With `--report` there is no
@@ -25,7 +25,8 @@ from urllib.parse import parse_qs, urlsplit
 from tests.web import made_bodies
 from tests.web.made_history import STEP_S, History, advance, made
 
-PAGE = Path(__file__).parents[2] / "p2ptrain" / "web" / "static" / "page.html"
+PAGE = Path(__file__).parents[3] / "p2ptrain" / "web" / "static" / "page.html"
+ADDRESS = "127.0.0.1"
 TOKEN = "made-token"
 POLL_S = 0.25
 
@@ -50,7 +51,7 @@ def inline(page: str, tag: str) -> str:
 
 
 class Serving:
-    """What all connections share. `silent` makes the server look stuck."""
+    """The state that all connections share. `silent` makes the server look stuck."""
 
     def __init__(self, history: History, *, report: bool) -> None:
         self.history = history
@@ -195,9 +196,9 @@ def main(arguments: list[str]) -> None:
         target=Answers.serving.advance_every, args=(options.step_s,), daemon=True
     )
     clock.start()
-    with ThreadingHTTPServer(("127.0.0.1", options.port), Answers) as server:
+    with ThreadingHTTPServer((ADDRESS, options.port), Answers) as server:
         server.daemon_threads = True
-        sys.stdout.write(f"http://127.0.0.1:{server.server_address[1]}/\n")
+        sys.stdout.write(f"http://{ADDRESS}:{server.server_address[1]}/\n")
         sys.stdout.flush()
         server.serve_forever()
 

@@ -1,0 +1,1 @@
+"""Commands that control the node in this home, and that end a run."""

@@ -1,0 +1,1 @@
+"""Commands about the page that a node serves."""

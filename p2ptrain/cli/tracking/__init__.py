@@ -1,0 +1,1 @@
+"""Copy a run's history to other programs, outside the training path."""

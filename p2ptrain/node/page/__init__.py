@@ -1,0 +1,1 @@
+"""Run the process that serves the node's page."""

@@ -1,0 +1,1 @@
+"""Programs that measure the page's process."""
