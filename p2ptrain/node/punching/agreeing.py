@@ -2,9 +2,9 @@
 and keep the deadlines of `PunchSessions`.
 
 The messages go directly or through a forwarder (`forwarding`). Only members of the roster are
-heard, and visitors that want to fetch chunks from us. A visitor has one connection for each agreement,
-and all visitors together have a limit of their own. `Sightings` decides which addresses may be
-called; it knows only what this node and the forwarder have seen.
+heard, and visitors that want to fetch chunks from us. A visitor has one connection for each
+agreement, and all visitors together have a limit of their own. `Sightings` decides which addresses
+may be called; it knows only what this node and the forwarder have seen.
 
 If another member offers, this module also punches: the listener's handlers then serve the
 connections, as if the member had dialled. If this node offers, `agreed` returns the agreement, and

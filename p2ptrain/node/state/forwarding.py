@@ -53,8 +53,8 @@ class Forwarding:
     allowed_visitors: FairAllowance = field(
         default_factory=lambda: FairAllowance(VISITORS_AT_ONCE, VISITORS_PER_S)
     )
-    """Rate limit for the requests that this node passes on from visitors and to visitors. They do not
-    use up what a member may send."""
+    """Rate limit for the requests that this node passes on from visitors and to visitors. They do
+    not use up what a member may send."""
     accepted: Allowance = field(default_factory=lambda: Allowance(2 * AT_ONCE, 2 * PER_S))
     """Rate limit for the requests that others pass on to this node, for each pair of a forwarder
     and a sender. The signature is checked afterwards, so a forwarder that invents requests in the

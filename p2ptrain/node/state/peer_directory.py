@@ -1,7 +1,7 @@
 """A node's knowledge of its peers: which it hears, which are up, and whose claims it believes.
 
-A peer is *vouched for* if the run or its organiser has accepted it (`is_vouched_for`). A *visitor* is
-admitted by name, but is not a member (yet). This module does not know why other modules ask.
+A peer is *vouched for* if the run or its organiser has accepted it (`is_vouched_for`). A *visitor*
+is admitted by name, but is not a member (yet). This module does not know why other modules ask.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from p2ptrain.ids import PeerId
 from p2ptrain.rate_limit import FairAllowance
 
 VISITOR_MESSAGES_AT_ONCE, VISITOR_MESSAGES_PER_S = 64, 8.0
-"""Messages about punching from all visitors together. A newcomer sends about four to each source."""
+"""Messages about punching from all visitors together. A newcomer sends four to each source."""
 
 PUNCHED_S = 600.0
 """Seconds for which a member counts as reached by hole punching after the last connection."""
