@@ -18,7 +18,6 @@ OWNERS = {
     "JoinRequests": "joining",
     "LedgerPort": "consensus",
     "NodeState": "control",
-    "ObservedAhead": "punching",
     "OptimizerSharing": "optimizer_sharing",
     "Outer": "outer_state",
     "OwnHeartbeat": "gossip",

@@ -59,7 +59,7 @@ Agree = Callable[[PeerId, str, int], AbstractAsyncContextManager[Agreed]]
 `punching/agreeing`."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class ObservedAhead:
     """Ports that are observed before the other member offers to punch. `ports` is empty if nobody
     observes them, or once an agreement uses them."""
