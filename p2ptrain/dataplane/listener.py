@@ -1,8 +1,7 @@
 """The listening side of the data plane. It serves every connection within limits.
 
-The first message of a connection, the hello, names the purpose of the connection. The handler for
-that purpose serves the connection in its own thread; the listener does not interpret purposes. At
-the end of its `with` block, the listener ends these threads by shutting down their sockets.
+The first message of a connection, the hello, names its purpose. The handler for that purpose serves
+the connection in a thread, which ends with the listener's `with` block at the latest.
 
 A connection is a stranger until its handshake is done. Strangers are limited in number and time.
 When there are too many strangers, the address group (one IPv4 address or a /64 of IPv6) with the
@@ -114,6 +113,7 @@ class Listener:
         self._encrypted = encrypted
         self._bounds = bounds or ListenerLimits()
         self._gate = Gate(credentials, allowed, self._bounds.trusted_max)
+        self.is_member = self._gate.is_member
         self._strangers = StrangerSlots(self._bounds.strangers_max)
         self._lock = threading.Lock()
         self._handlers: dict[str, tuple[Handler, Refusal]] = {}
@@ -148,10 +148,6 @@ class Listener:
     def set_members(self, members: Iterable[PeerId]) -> None:
         """Set the members: when a limit is reached, other peers are dropped before members."""
         self._gate.set_members(members)
-
-    def is_member(self, peer: PeerId) -> bool:
-        """Return whether `peer` is a member, by the last `set_members`."""
-        return self._gate.is_member(peer)
 
     def handle(self, purpose: str, handler: Handler, refusal: Refusal = _never) -> None:
         """Let `handler(connection, hello)` serve `purpose` from now on. The connection is closed

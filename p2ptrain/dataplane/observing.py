@@ -43,15 +43,15 @@ ANSWER_BYTES_MAX = 96
 
 HOLD_S = 10.0
 """Seconds for which the listener keeps a connection open. An agreement and punching take six."""
-HELD_MAX, HELD_PER_PEER_MAX, HELD_BY_GUESTS_MAX = 96, 32, 24
+HELD_MAX, HELD_PER_PEER_MAX, HELD_BY_VISITORS_MAX = 96, 32, 24
 """Maximum number of connections that are kept open, so that most of the listener's connections
-remain free for data. A peer may observe STREAMS_MAX ports for each of four peers at once. Guests
+remain free for data. A peer may observe STREAMS_MAX ports for each of four peers at once. Visitors
 are peers that are not members; they need one connection for each source."""
 ASKED_AT_ONCE, ASKED_PER_S = 64, 4.0
 """How many ports one peer may observe here: those of eight agreements at once, then those of two
 neighbours with two streams each second. The reduces of a very small model are that frequent."""
-ASKED_BY_GUESTS_AT_ONCE, ASKED_BY_GUESTS_PER_S = 32, 4.0
-"""How many ports all guests together may observe here."""
+ASKED_BY_VISITORS_AT_ONCE, ASKED_BY_VISITORS_PER_S = 32, 4.0
+"""How many ports all visitors together may observe here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ def _external(sock: PeerSocket) -> ExternalAddress:
 
 class ObserveServer:
     """A listener's handler for PURPOSE. It bounds how often a peer may ask, how many connections it
-    keeps open, and for how long. `is_member` tells members from guests. Thread-safe."""
+    keeps open, and for how long. `is_member` tells members from visitors. Thread-safe."""
 
     def __init__(
         self,
@@ -129,7 +129,7 @@ class ObserveServer:
         self._now = now
         self._lock = threading.Lock()
         self._asked = Allowance(ASKED_AT_ONCE, ASKED_PER_S)
-        self._asked_by_guests = FairAllowance(ASKED_BY_GUESTS_AT_ONCE, ASKED_BY_GUESTS_PER_S)
+        self._asked_by_visitors = FairAllowance(ASKED_BY_VISITORS_AT_ONCE, ASKED_BY_VISITORS_PER_S)
         self._held: list[PeerSocket] = []
         """The connections that are kept open, oldest first."""
 
@@ -154,7 +154,7 @@ class ObserveServer:
         with self._lock:
             if not self._has_room(sock.peer):
                 return False
-            limit = self._asked if self._is_member(sock.peer) else self._asked_by_guests
+            limit = self._asked if self._is_member(sock.peer) else self._asked_by_visitors
             if not limit.consume(sock.peer, 1, self._now()):
                 return False
             if len(self._held) >= HELD_MAX:
@@ -166,10 +166,10 @@ class ObserveServer:
         """Return whether one more connection of `peer` may be kept open, perhaps instead of that of
         another peer. The caller holds the lock."""
         peers = [each.peer for each in self._held]
-        own, guests = peers.count(peer), sum(not self._is_member(each) for each in peers)
+        own, visitors = peers.count(peer), sum(not self._is_member(each) for each in peers)
         if own >= HELD_PER_PEER_MAX:
             return False
-        if not self._is_member(peer) and guests >= HELD_BY_GUESTS_MAX:
+        if not self._is_member(peer) and visitors >= HELD_BY_VISITORS_MAX:
             return False
         return len(peers) < HELD_MAX or max(Counter(peers).values()) > own + 1
 

@@ -22,8 +22,8 @@ from p2ptrain.dataplane import (
 )
 from p2ptrain.dataplane.observing import (
     ASKED_AT_ONCE,
-    ASKED_BY_GUESTS_AT_ONCE,
-    HELD_BY_GUESTS_MAX,
+    ASKED_BY_VISITORS_AT_ONCE,
+    HELD_BY_VISITORS_MAX,
     HELD_MAX,
     HELD_PER_PEER_MAX,
     PURPOSE,
@@ -138,36 +138,36 @@ def is_over(connection: PeerSocket) -> bool:
     return bool(poll.poll(0))
 
 
-def test_guests_share_one_limit_and_leave_that_of_members_alone(
+def test_visitors_share_one_limit_and_leave_that_of_members_alone(
     client: Credentials, listening: ListenerFactory
 ) -> None:
     listener, member = listening()
     listener.set_members([client.peer])
     server = ObserveServer(is_member=listener.is_member, now=lambda: 0.0)
     listener.handle(PURPOSE, server)
-    guests = [Credentials.create(identity(number)) for number in (45, 46)]
-    for each in guests:
+    visitors = [Credentials.create(identity(number)) for number in (45, 46)]
+    for each in visitors:
         listener.trust_certificate(each.certificate_der)
     answered = 0
-    for each in guests:
+    for each in visitors:
         with suppress(PeerUnreachable):
-            for _ in range(ASKED_BY_GUESTS_AT_ONCE):
+            for _ in range(ASKED_BY_VISITORS_AT_ONCE):
                 with LocalPort("127.0.0.2") as port:
                     ask(each, member, port)
                 answered += 1
-    assert answered == ASKED_BY_GUESTS_AT_ONCE
+    assert answered == ASKED_BY_VISITORS_AT_ONCE
     with LocalPort("127.0.0.2") as port:
         assert ask(client, member, port).port == port.address[1]
 
 
-def test_guests_cannot_keep_too_many_connections_open(
+def test_visitors_cannot_keep_too_many_connections_open(
     client: Credentials, listening: ListenerFactory
 ) -> None:
     listener, member = listening()
     server = ObserveServer(is_member=lambda peer: False, hold_s=DEADLINE_S, now=lambda: next(times))
     times = count(0.0, 60.0)
     listener.handle(PURPOSE, server)
-    ports = [LocalPort("127.0.0.2") for _ in range(HELD_BY_GUESTS_MAX + 1)]
+    ports = [LocalPort("127.0.0.2") for _ in range(HELD_BY_VISITORS_MAX + 1)]
     held = [observe(client, member, port, deadline_s=DEADLINE_S) for port in ports[1:]]
     with pytest.raises(PeerUnreachable, match="no time"):
         ask(client, member, ports[0])

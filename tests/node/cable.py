@@ -43,12 +43,12 @@ class Cable(PaperNetwork):
         return reply
 
 
-def invite(guest: Rig, *others: Rig) -> None:
-    """Let the others admit `guest` by name, and let it be a member for nobody."""
-    for each in (guest, *others):
+def invite(visitor: Rig, *others: Rig) -> None:
+    """Let the others admit `visitor` by name, and let it be a member for nobody."""
+    for each in (visitor, *others):
         admission = each.context.admission
         assert isinstance(admission, OpenDoor)
-        admission.also_named.add(guest.context.me)
+        admission.also_named.add(visitor.context.me)
         each.set_chain(since={other.context.me: 0 for other in others})
 
 

@@ -6,9 +6,9 @@ A relay gives away its upload, so it does so only for the run, and within limits
   that attempt, and only while that attempt lasts.
 - A few edges at a time; an edge is a pair of peers with all its streams. Fetches of chunks get half
   of them at most, since reduces make everybody wait.
-- One of the two ends of a fetch may be a guest: a peer that this node admits by name and that is
-  not a member, for instance a newcomer that still lacks the weights. The guest must be the end that
-  fetches. Guests together get half of the fetches and of the bytes, and shorter fetches.
+- One of the two ends of a fetch may be a visitor: a peer that this node admits by name and that is
+  not a member, for instance a newcomer that still lacks the weights. The visitor must be the end
+  that fetches. Visitors together get half of the fetches and of the bytes, and shorter fetches.
 - A number of bytes each day. At that number new edges are refused. Edges that exist may continue
   for 5 % more, since each broken edge costs a whole attempt; then they are ended.
 
@@ -16,7 +16,7 @@ An edge that was refused once is refused for some seconds, so that both of its e
 answer and go on to the next relay.
 
 *Whose word is it?* Only the ledger says who takes part, and only the organisers and delegates say
-who is a guest. Two lying participants can occupy an edge
+who is a visitor. Two lying participants can occupy an edge
 for as long as their attempt lasts; they cannot make the relay connect to anybody.
 
 This module has no clock and no sockets. `server` feeds it.
@@ -54,11 +54,11 @@ ASKS_AT_ONCE, ASKS_PER_S = 64, 8.0
 """Requests of one peer: all streams of an edge at once, then those of an edge every few seconds."""
 PEERS_MAX = 1024
 """Maximum number of peers for which relayed bytes are counted one by one."""
-FETCH_S, GUEST_FETCH_S = 900.0, 300.0
-"""Maximum seconds of a relayed fetch, and of one by a guest. The fetcher may ask again
+FETCH_S, VISITOR_FETCH_S = 900.0, 300.0
+"""Maximum seconds of a relayed fetch, and of one by a visitor. The fetcher may ask again
 afterwards."""
-GUESTS_SHARE = 0.5
-"""Share of the day's bytes that is relayed for guests."""
+VISITORS_SHARE = 0.5
+"""Share of the day's bytes that is relayed for visitors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,30 +80,30 @@ class RelayLimits:
         return max(self.edges // 2, min(self.edges, 1))
 
     @property
-    def guest_fetches(self) -> int:
-        """Maximum number of edges over which guests fetch chunks."""
+    def visitor_fetches(self) -> int:
+        """Maximum number of edges over which visitors fetch chunks."""
         return max(self.fetches // 2, min(self.fetches, 1))
 
     @property
-    def guest_bytes_per_day(self) -> float:
-        return GUESTS_SHARE * self.bytes_per_day
+    def visitor_bytes_per_day(self) -> float:
+        return VISITORS_SHARE * self.bytes_per_day
 
 
 @dataclass(frozen=True, slots=True)
 class RelayView:
     """The statements of the relay's own ledger. `attempt` is the current attempt at outer step
     `step`, and `participants` are its peers. Before an attempt has begun, `attempt` is the next
-    one's number and there are no participants. `is_guest` says whom this node admits by name among
-    the others."""
+    one's number and there are no participants. `is_visitor` says whom this node admits by name
+    among the others."""
 
     run: RunId
     members: Collection[PeerId]
     step: int
     attempt: int
     participants: Collection[PeerId] = ()
-    is_guest: Callable[[PeerId], bool] = field(default=lambda peer: False, compare=False)
+    is_visitor: Callable[[PeerId], bool] = field(default=lambda peer: False, compare=False)
 
-    def has_guest(self, request: RelayRequest) -> bool:
+    def has_visitor(self, request: RelayRequest) -> bool:
         """Return whether one of the two ends is not a member."""
         return not all(end in self.members for end in (request.peer, request.other))
 
@@ -124,7 +124,7 @@ def judge(request: RelayRequest, view: RelayView) -> Verdict:
     key, ends = request.key, (request.peer, request.other)
     if key.run != view.run:
         return _not_allowed("this relay takes part in another run")
-    if view.has_guest(request) and not _is_fetch_of_guest(request, view):
+    if view.has_visitor(request) and not _is_fetch_of_visitor(request, view):
         return _not_allowed("both ends must be members")
     if not isinstance(key, EdgeKey):
         return None
@@ -139,12 +139,12 @@ def judge(request: RelayRequest, view: RelayView) -> Verdict:
     return _not_allowed("this attempt is too far ahead")
 
 
-def _is_fetch_of_guest(request: RelayRequest, view: RelayView) -> bool:
-    """Return whether a guest asks to fetch from a member."""
+def _is_fetch_of_visitor(request: RelayRequest, view: RelayView) -> bool:
+    """Return whether a visitor asks to fetch from a member."""
     fetcher = request.key.dialler
     source = request.other if fetcher == request.peer else request.peer
     is_fetch = not isinstance(request.key, EdgeKey)
-    return is_fetch and source in view.members and view.is_guest(fetcher)
+    return is_fetch and source in view.members and view.is_visitor(fetcher)
 
 
 def _not_allowed(reason: str) -> Refused:
@@ -156,7 +156,7 @@ class _Edge:
     """An edge that is being relayed."""
 
     since: float
-    is_guests: bool = False
+    is_visitors: bool = False
     streams: int = 0
     relayed_bytes: int = 0
 
@@ -194,7 +194,7 @@ class RelayBook:
     _asked: Allowance = field(default_factory=lambda: Allowance(ASKS_AT_ONCE, ASKS_PER_S))
     _day: int = 0
     _today_bytes: int = 0
-    _guests_today_bytes: int = 0
+    _visitors_today_bytes: int = 0
     _total_bytes: int = 0
     _by_peer: Counter[PeerId] = field(default_factory=Counter)
     _today_by_peer: Counter[PeerId] = field(default_factory=Counter)
@@ -206,10 +206,10 @@ class RelayBook:
         connections: int,
         now: float,
         day: int,
-        is_guests: bool = False,
+        is_visitors: bool = False,
     ) -> Verdict:
         """Count a new request, and return whether limits forbid it. `connections` is the number of
-        other connections to the relay. `is_guests`: whether one end is a guest."""
+        other connections to the relay. `is_visitors`: whether one end is a visitor."""
         self._begin_day(day)
         edge = request.edge
         until, refused = self._refused.get(edge, (now, None))
@@ -219,18 +219,18 @@ class RelayBook:
             return Refused(Refusal.FULL, "this peer asks too often")
         if connections >= self.limits.connections_max:
             return self._refuse(edge, "this relay has too many connections", now)
-        if why := self._why_full(edge, is_guests):
+        if why := self._why_full(edge, is_visitors):
             return self._refuse(edge, why, now)
         return None
 
     def begin(
-        self, edge: EdgeId, *, now: float, day: int, is_guests: bool = False
+        self, edge: EdgeId, *, now: float, day: int, is_visitors: bool = False
     ) -> Refused | None:
         """Begin a stream, now that both ends have come. Call `end` later, unless this refuses."""
         self._begin_day(day)
-        if why := self._why_full(edge, is_guests):
+        if why := self._why_full(edge, is_visitors):
             return self._refuse(edge, why, now)
-        self._edges.setdefault(edge, _Edge(now, is_guests)).streams += 1
+        self._edges.setdefault(edge, _Edge(now, is_visitors)).streams += 1
         return None
 
     def end(self, edge: EdgeId, *, now: float) -> EndedEdge | None:
@@ -252,9 +252,9 @@ class RelayBook:
             self._today_by_peer[sender] += relayed
         found = self._edges[edge]
         found.relayed_bytes += relayed
-        if found.is_guests:
-            self._guests_today_bytes += relayed
-            if self._guests_today_bytes >= OVER_THE_DAY * self.limits.guest_bytes_per_day:
+        if found.is_visitors:
+            self._visitors_today_bytes += relayed
+            if self._visitors_today_bytes >= OVER_THE_DAY * self.limits.visitor_bytes_per_day:
                 return False
         return self._today_bytes < OVER_THE_DAY * self.limits.bytes_per_day
 
@@ -276,7 +276,7 @@ class RelayBook:
             tuple(self._today_by_peer.most_common()),
         )
 
-    def _why_full(self, edge: EdgeId, is_guests: bool) -> str:
+    def _why_full(self, edge: EdgeId, is_visitors: bool) -> str:
         if self._today_bytes >= self.limits.bytes_per_day:
             return "this relay has used up its bytes of today"
         if edge in self._edges:
@@ -286,12 +286,12 @@ class RelayBook:
             return "this relay is busy with other edges"
         if edge.is_fetch and fetches >= self.limits.fetches:
             return "this relay is busy with other fetches"
-        return self._why_full_for_guests() if is_guests else ""
+        return self._why_full_for_visitors() if is_visitors else ""
 
-    def _why_full_for_guests(self) -> str:
-        if self._guests_today_bytes >= self.limits.guest_bytes_per_day:
+    def _why_full_for_visitors(self) -> str:
+        if self._visitors_today_bytes >= self.limits.visitor_bytes_per_day:
             return "this relay has used up its bytes of today for peers that are not members"
-        if sum(each.is_guests for each in self._edges.values()) >= self.limits.guest_fetches:
+        if sum(each.is_visitors for each in self._edges.values()) >= self.limits.visitor_fetches:
             return "this relay is busy with other fetches of peers that are not members"
         return ""
 
@@ -305,7 +305,7 @@ class RelayBook:
 
     def _begin_day(self, day: int) -> None:
         if day != self._day:
-            self._day, self._today_bytes, self._guests_today_bytes = day, 0, 0
+            self._day, self._today_bytes, self._visitors_today_bytes = day, 0, 0
             self._today_by_peer.clear()
 
 
@@ -314,7 +314,7 @@ def is_over(request: RelayRequest, view: RelayView, *, seconds: float) -> str:
     verdict = judge(request, view)
     if isinstance(verdict, Refused):
         return verdict.reason
-    limit_s = GUEST_FETCH_S if view.has_guest(request) else FETCH_S
+    limit_s = VISITOR_FETCH_S if view.has_visitor(request) else FETCH_S
     if not isinstance(request.key, EdgeKey) and seconds >= limit_s:
         return "a relayed fetch must end after a while"
     return ""

@@ -209,9 +209,9 @@ class RelayServer:
         verdict = judge(half.request, view)
         if isinstance(verdict, Refused):
             return verdict
-        others, now, guests = self._connections - 1, self._now(), view.has_guest(half.request)
+        others, now, visitors = self._connections - 1, self._now(), view.has_visitor(half.request)
         limited = self._book.ask(
-            half.request, connections=others, now=now, day=self._day(), is_guests=guests
+            half.request, connections=others, now=now, day=self._day(), is_visitors=visitors
         )
         return limited if isinstance(limited, Refused) else None
 
@@ -228,9 +228,9 @@ class RelayServer:
             return None
         if not half.is_allowed or not other.is_allowed or other.refused or other.meeting:
             return None
-        guests = view.has_guest(request)
+        visitors = view.has_visitor(request)
         if refused := self._book.begin(
-            request.edge, now=self._now(), day=self._day(), is_guests=guests
+            request.edge, now=self._now(), day=self._day(), is_visitors=visitors
         ):
             other.refused = refused
             self._changed.notify_all()

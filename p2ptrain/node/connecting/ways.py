@@ -87,7 +87,7 @@ def after_punching(context: Context, punches: Way, relayed: Way) -> tuple[Way, W
 
 def can_punch(context: Context, peer: PeerId) -> bool:
     """Return whether this node may offer `peer` to punch holes: `peer` is a member, and this node
-    is a member or, in order to fetch chunks, a guest."""
+    is a member or, in order to fetch chunks, a visitor."""
     agrees = context.peers.punching.agree is not None
     return agrees and context.peers.may_fetch_in_every_way(context.me, peer)
 

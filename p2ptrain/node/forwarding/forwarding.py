@@ -11,9 +11,9 @@ the member that it is connected to, only to a member that it is connected to, an
 So nobody can use it to reach an address, or to multiply traffic. A lying forwarder can lose or
 delay messages; the sender then asks another one.
 
-One of the two ends may be a guest, which the organisers or a delegate admit by name and which is
+One of the two ends may be a visitor, which the organisers or a delegate admit by name and which is
 not a member, for instance because it still lacks the weights. Then only the few requests that open
-a connection for chunks (FOR_GUESTS) are passed on, with a limit of their own.
+a connection for chunks (FOR_VISITORS) are passed on, with a limit of their own.
 """
 
 from __future__ import annotations
@@ -64,13 +64,13 @@ WITH_ADDRESS = {PUNCH_PROTOCOL}
 """The protocols with whose requests a forwarder states the address at which it sees the sender.
 Others do not need it, and earlier versions do not accept it."""
 
-FOR_GUESTS = {
+FOR_VISITORS = {
     ENDPOINT_PROTOCOL: ENDPOINT_BYTES_MAX,
     PUNCH_PROTOCOL: PUNCH_BYTES_MAX,
     RELAY_PROTOCOL: MEET_BYTES_MAX,
 }
-"""The protocols whose requests are passed on between a member and a guest, and the maximum size of
-such a request in bytes."""
+"""The protocols whose requests are passed on between a member and a visitor, and the maximum size
+of such a request in bytes."""
 
 FORWARDERS_MAX = 3
 """Maximum number of forwarders to try for one request."""
@@ -203,7 +203,7 @@ def _may_exchange(context: Context, sender: PeerId, receiver: PeerId, protocol: 
     if is_member(sender) and is_member(receiver):
         return True
     fetches = context.peers.may_fetch_in_every_way
-    return protocol in FOR_GUESTS and (fetches(sender, receiver) or fetches(receiver, sender))
+    return protocol in FOR_VISITORS and (fetches(sender, receiver) or fetches(receiver, sender))
 
 
 def _possible_forwarders(context: Context, peer: PeerId, protocol: str) -> list[PeerId]:
@@ -245,14 +245,14 @@ async def _pass_on(context: Context, peer: PeerId, message: ForwardedMessage, da
 
 def _is_allowed(context: Context, message: ForwardedMessage) -> bool:
     """Return whether the limits allow passing on one more request. If so, count it. Raises
-    NotAuthorised: the request is longer than any that opens a connection for a guest."""
+    NotAuthorised: the request is longer than any that opens a connection for a visitor."""
     forwarding, now = context.peers.forwarding, context.now()
-    guests = [it for it in (message.sender, message.receiver) if context.peers.is_guest(it)]
-    if not guests:
+    visitors = [it for it in (message.sender, message.receiver) if context.peers.is_visitor(it)]
+    if not visitors:
         return forwarding.allowed.consume(message.sender, 1, now)
-    if len(message.payload) > FOR_GUESTS[message.protocol]:
-        raise NotAuthorised("a request to or from a guest is too long", peer=message.sender)
-    return forwarding.allowed_guests.consume(guests[0], 1, now)
+    if len(message.payload) > FOR_VISITORS[message.protocol]:
+        raise NotAuthorised("a request to or from a visitor is too long", peer=message.sender)
+    return forwarding.allowed_visitors.consume(visitors[0], 1, now)
 
 
 async def _answer(context: Context, forwarder: PeerId, message: ForwardedMessage) -> bytes:
@@ -278,7 +278,7 @@ def _faults(context: Context, forwarder: PeerId, message: ForwardedMessage) -> I
         yield "the forwarded request is too long"
     as_member = context.ledger.snapshot.is_member(sender) and context.admission.may_train(sender)
     may_ask = context.peers.may_fetch_in_every_way(sender, context.me)
-    if not as_member and not (message.protocol in FOR_GUESTS and may_ask):
+    if not as_member and not (message.protocol in FOR_VISITORS and may_ask):
         yield "the sender of a forwarded request is not a member"
     if message.receiver_incarnation != context.identities.incarnation:
         yield "the forwarded request is for an earlier start of this node"

@@ -37,7 +37,7 @@ from p2ptrain.node.gossip.data_address_warning import warn_of_data_address
 from p2ptrain.node.gossip.grant_gossip import take_grants
 from p2ptrain.node.gossip.hand_over_gossip import offer_hand_overs, take_hand_overs
 from p2ptrain.node.gossip.own_endpoint import own_endpoint, relays_offered, told_addresses
-from p2ptrain.node.gossip.reachability import judged_reach
+from p2ptrain.node.gossip.reachability import judged_reach, tells_ipv6
 from p2ptrain.node.state.context import Context
 from p2ptrain.node.training import evaluation_task
 from p2ptrain.observe.states import words
@@ -86,7 +86,9 @@ async def send_heartbeats(context: Context) -> None:
         own.dialable_by_ipv6 = own.reach.data_by_ipv6 is True
         reachability.warn(context)
         warn_of_data_address(context)
-        heartbeat = own.saying.encode_next(describe(context, incarnation, serial, lacks))
+        described = describe(context, incarnation, serial, lacks)
+        own.tells_ipv6 = tells_ipv6(described.addresses)
+        heartbeat = own.saying.encode_next(described)
         await context.network.publish(heartbeat_topic(context.run), heartbeat)
         await trio.sleep(HASTE_S)
         with trio.move_on_after(_own_interval_s(context)):

@@ -7,8 +7,9 @@ because that decides which of two neighbours in an exchange dials the other.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from p2ptrain.ids import PeerId
-from p2ptrain.node.gossip.own_endpoint import told_addresses
 from p2ptrain.node.state.context import Context
 from p2ptrain.observe.cautions import Caution
 from p2ptrain.peers.candidates import Kind, candidates_in
@@ -64,10 +65,13 @@ def are_apart(context: Context, one: PeerId, other: PeerId) -> bool:
 def _has_ipv6(context: Context, peer: PeerId) -> bool:
     """Return whether `peer` tells others a public IPv6 address of its own."""
     if peer == context.me:
-        addresses = told_addresses(context)
-    else:
-        record = context.peers.table.get(peer)
-        addresses = () if record is None else record.heartbeat.addresses
+        return context.own_heartbeat.tells_ipv6
+    record = context.peers.table.get(peer)
+    return record is not None and tells_ipv6(record.heartbeat.addresses)
+
+
+def tells_ipv6(addresses: Iterable[str]) -> bool:
+    """Return whether the addresses of a heartbeat contain a public IPv6 address of a data plane."""
     return any(each.kind is Kind.IPV6 for each in candidates_in(addresses))
 
 

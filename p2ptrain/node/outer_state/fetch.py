@@ -277,7 +277,7 @@ def sources(context: Context) -> list[Endpoint]:
 def _open_connection(
     context: Context, token: trio.lowlevel.TrioToken, endpoint: Endpoint
 ) -> SecureSocket:
-    """Open a connection for requests of chunks, in a thread of the fetch. Members and guests also
+    """Open a connection for requests of chunks, in a thread of the fetch. Members and visitors also
     connect to members in other ways; for these ways, the event loop of `token` is needed.
 
     Raises PeerError, RemoteProtocolError."""

@@ -2,9 +2,9 @@
 and keep the deadlines of `PunchSessions`.
 
 The messages go directly or through a forwarder (`forwarding`). Only members of the roster are
-heard, and guests that want to fetch chunks from us. A guest has one connection for each agreement,
-and all guests together have a limit of their own. `Sightings` decides which addresses may be
-called; it knows only what this node and the forwarder have seen.
+heard, and visitors that want to fetch chunks from us. A visitor has one connection for each
+agreement, and all visitors together have a limit of their own. `Sightings` decides which addresses
+may be called; it knows only what this node and the forwarder have seen.
 
 If another member offers, this module also punches: the listener's handlers then serve the
 connections, as if the member had dialled. If this node offers, `agreed` returns the agreement, and
@@ -70,8 +70,8 @@ EFFECTS_MAX = 256
 """Maximum number of effects that wait to be executed. They are executed at once, so a full queue
 means that this node is overloaded; an agreement whose effect is lost fails at its deadline."""
 
-GUESTS = "guests"
-"""Stands for all guests together in the division of our observed ports."""
+VISITORS = "visitors"
+"""Stands for all visitors together in the division of our observed ports."""
 
 FAILED_MAX = 256
 """Maximum number of failed agreements that are remembered."""
@@ -170,7 +170,9 @@ def _receive(context: Context, peer: PeerId, payload: bytes, sightings: Sighting
     message = decode(payload)
     if isinstance(message, PunchOffer) and (why := _refusal(context, peer, message)):
         raise NotAuthorised(why, peer=peer)
-    if context.peers.is_guest(peer) and not punching.guest_messages.consume(peer, 1, context.now()):
+    if context.peers.is_visitor(peer) and not punching.visitor_messages.consume(
+        peer, 1, context.now()
+    ):
         raise TryLater("this node hears only a few messages per second from peers that just fetch")
     _do(context, punching.sessions.receive(peer, message, sightings, now=context.now()))
     return b""
@@ -184,10 +186,10 @@ def _is_heard(context: Context, peer: PeerId) -> bool:
 
 def _refusal(context: Context, peer: PeerId, offer: PunchOffer) -> str:
     """Return why `peer` may not offer this; "" if it may. Only this node's own offers count while
-    it is a guest."""
+    it is a visitor."""
     if not context.peers.may_fetch_in_every_way(peer, context.me):
         return "only members are asked to punch holes"
-    if context.peers.is_guest(peer) and offer.about != CHUNKS:
+    if context.peers.is_visitor(peer) and offer.about != CHUNKS:
         return "peers that are not members punch holes only to fetch chunks"
     return ""
 
@@ -268,7 +270,7 @@ async def _gather(context: Context, gather: Gather) -> None:
     punching, key = context.peers.punching, (gather.peer, gather.nonce)
     ports: list[Observation] = []
     why = unwanted(context, gather.peer, gather.about, gather.count)
-    shared_by = GUESTS if context.peers.is_guest(gather.peer) else gather.peer
+    shared_by = VISITORS if context.peers.is_visitor(gather.peer) else gather.peer
     if not why and not punching.observed.consume(shared_by, gather.count, context.now()):
         why = "this node has lately observed too many ports for you"
     if not why:

@@ -52,7 +52,7 @@ async def observe_ahead(context: Context, peer: PeerId, about: str, count: int) 
     context.peers.punching.ahead[key] = ahead
     try:
         with suppress(PeerUnreachable):
-            ahead.ports = await observe_ports(context, peer, count)
+            ahead.ports.extend(await observe_ports(context, peer, count))
         ahead.done.set()
         await trio.sleep_forever()
     finally:
@@ -68,7 +68,8 @@ async def take_ports(context: Context, peer: PeerId, about: str, count: int) -> 
     ahead = context.peers.punching.ahead.get((peer, about))
     if ahead is not None:
         await ahead.done.wait()
-        ports, ahead.ports = ahead.ports, []
+        ports = list(ahead.ports)
+        ahead.ports.clear()
         if len(ports) == count:
             return ports
         close(ports)

@@ -1,7 +1,7 @@
 """Ask a member to meet this node at a relay, and come when a member asks.
 
-*Whose word is it?* The request must come from a member, or from a guest that fetches chunks, for
-itself, directly or with its signature. All guests together have a limit of their own. The peer
+*Whose word is it?* The request must come from a member, or from a visitor that fetches chunks, for
+itself, directly or with its signature. All visitors together have a limit of their own. The peer
 chooses only the relay, among the members that this node knows to offer relaying. A member may
 choose itself: then this node dials it, so that it can fetch from a node that it cannot dial. The
 peer cannot make this node connect to any other address. It can make this node open a few
@@ -34,8 +34,8 @@ from p2ptrain.rate_limit import Allowance, FairAllowance
 ASKS_AT_ONCE, ASKS_PER_S = 16, 2.0
 """Requests of one member to meet it at a relay."""
 
-GUESTS_AT_ONCE, GUESTS_PER_S = 16, 1.0
-"""Requests of all guests together. A guest makes one for each source and relay."""
+VISITORS_AT_ONCE, VISITORS_PER_S = 16, 1.0
+"""Requests of all visitors together. A visitor makes one for each source and relay."""
 
 SERVING_MAX = 32
 """Maximum number of requests that are served at the same time. Each one uses a thread."""
@@ -49,7 +49,7 @@ ASK_S = 4.0
 async def answer_meetings(context: Context) -> None:
     """Come to relays when members ask, until cancelled."""
     asked = Allowance(ASKS_AT_ONCE, ASKS_PER_S)
-    asked_by_guests = FairAllowance(GUESTS_AT_ONCE, GUESTS_PER_S)
+    asked_by_visitors = FairAllowance(VISITORS_AT_ONCE, VISITORS_PER_S)
     limiter = trio.CapacityLimiter(SERVING_MAX)
     async with trio.open_nursery() as nursery:
 
@@ -57,7 +57,7 @@ async def answer_meetings(context: Context) -> None:
             wanted = decode_request(payload)
             if refusal := _refusal(context, peer, wanted):
                 raise NotAuthorised(refusal, peer=peer)
-            limit = asked_by_guests if context.peers.is_guest(peer) else asked
+            limit = asked_by_visitors if context.peers.is_visitor(peer) else asked
             if not limit.consume(peer, 1, context.now()):
                 return encode_reply("you ask too often")
             offers, there = relay_offers(context), context.peers.table.endpoint(peer)

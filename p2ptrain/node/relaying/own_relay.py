@@ -70,12 +70,12 @@ def open_relay(stack: ExitStack, context: Context) -> None:
 
 def own_view(context: Context) -> RelayView:
     """Return what this node's ledger says about the current attempt. Any thread may call this."""
-    state, run, is_guest = context.ledger.snapshot, context.run, context.peers.is_guest
+    state, run, is_visitor = context.ledger.snapshot, context.run, context.peers.is_visitor
     roster = state.roster
     if state.phase is Phase.REDUCE and roster is not None:
         where = roster.step, roster.attempt, roster.peers
-        return RelayView(run, state.since, *where, is_guest=is_guest)
-    return RelayView(run, state.since, state.step, state.attempt, is_guest=is_guest)
+        return RelayView(run, state.since, *where, is_visitor=is_visitor)
+    return RelayView(run, state.since, state.step, state.attempt, is_visitor=is_visitor)
 
 
 class JournalOfRelay(RelayLog):

@@ -29,8 +29,8 @@ PassedOn = Callable[[PeerId, bytes, Passage], Awaitable[bytes]]
 AT_ONCE, PER_S = 16, 8.0
 """Number of requests of one sender that a forwarder passes on at once, and per second."""
 
-GUESTS_AT_ONCE, GUESTS_PER_S = 128, 16.0
-"""Number of requests that a forwarder passes on from all guests and to them, at once and per
+VISITORS_AT_ONCE, VISITORS_PER_S = 128, 16.0
+"""Number of requests that a forwarder passes on from all visitors and to them, at once and per
 second. A newcomer needs about eight for each source, and has a few sources."""
 
 
@@ -50,11 +50,11 @@ class Forwarding:
     """Number of requests that this node has passed on for others."""
     allowed: Allowance = field(default_factory=lambda: Allowance(AT_ONCE, PER_S))
     """Rate limit for the requests of each sender that this node passes on."""
-    allowed_guests: FairAllowance = field(
-        default_factory=lambda: FairAllowance(GUESTS_AT_ONCE, GUESTS_PER_S)
+    allowed_visitors: FairAllowance = field(
+        default_factory=lambda: FairAllowance(VISITORS_AT_ONCE, VISITORS_PER_S)
     )
-    """Rate limit for the requests that this node passes on from guests and to guests. They do not
-    use up what a member may send."""
+    """Rate limit for the requests that this node passes on from visitors and to visitors. They do
+    not use up what a member may send."""
     accepted: Allowance = field(default_factory=lambda: Allowance(2 * AT_ONCE, 2 * PER_S))
     """Rate limit for the requests that others pass on to this node, for each pair of a forwarder
     and a sender. The signature is checked afterwards, so a forwarder that invents requests in the

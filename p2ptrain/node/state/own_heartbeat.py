@@ -23,6 +23,8 @@ class OwnHeartbeat:
     about our reachability is about."""
     dialable_by_ipv6: bool = False
     """True if other sites have lately connected to our data plane by IPv6."""
+    tells_ipv6: bool = False
+    """Whether our last heartbeat contained a public IPv6 address of our data plane."""
 
     moves: int = 0
     """How often this machine has changed its network."""

@@ -1,7 +1,7 @@
 """A node's knowledge of its peers: which it hears, which are up, and whose claims it believes.
 
-A peer is *vouched for* if the run or its organiser has accepted it (`is_vouched_for`). A *guest* is
-admitted by name, but is not a member (yet). This module does not know why other modules ask.
+A peer is *vouched for* if the run or its organiser has accepted it (`is_vouched_for`). A *visitor*
+is admitted by name, but is not a member (yet). This module does not know why other modules ask.
 """
 
 from __future__ import annotations
@@ -55,18 +55,18 @@ class PeerDirectory:
         is_member = self.ledger.state.is_member(peer)
         return is_member or (not self.admission.is_open and self.admission.may_train(peer))
 
-    def is_guest(self, peer: PeerId) -> bool:
+    def is_visitor(self, peer: PeerId) -> bool:
         """Return whether `peer` is not a member, but the organisers or a delegate admit it by name,
         as a trainer or as a reader. May be called from any thread.
 
-        In an open run, a peer that nobody has named is admitted too, but it is not a guest."""
+        In an open run, a peer that nobody has named is admitted too, but it is not a visitor."""
         return self.admission.names(peer) and not self.ledger.state.is_member(peer)
 
     def may_fetch_in_every_way(self, fetcher: PeerId, source: PeerId) -> bool:
         """Return whether `fetcher` may also connect by hole punching and through relays in order to
-        fetch chunks from `source`. `source` must be a member; `fetcher` may be a guest."""
+        fetch chunks from `source`. `source` must be a member; `fetcher` may be a visitor."""
         state = self.ledger.state
-        return state.is_member(source) and (state.is_member(fetcher) or self.is_guest(fetcher))
+        return state.is_member(source) and (state.is_member(fetcher) or self.is_visitor(fetcher))
 
     def ledger_is_current(self) -> bool:
         """Return whether we have a heartbeat of a counted peer on our chain or branch (`line`), and

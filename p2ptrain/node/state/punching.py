@@ -1,5 +1,5 @@
 """Connections that this node and another peer open from both ends at the same time, because neither
-can dial the other. One of the two is a member; the other is a member too, or a guest that fetches
+can dial the other. One of the two is a member; the other is a member too, or a visitor that fetches
 chunks. Written by `punching/`.
 """
 
@@ -19,8 +19,8 @@ from p2ptrain.errors import PeerError
 from p2ptrain.ids import PeerId
 from p2ptrain.rate_limit import FairAllowance
 
-GUEST_MESSAGES_AT_ONCE, GUEST_MESSAGES_PER_S = 64, 8.0
-"""Messages about punching from all guests together. A newcomer sends about four to each source."""
+VISITOR_MESSAGES_AT_ONCE, VISITOR_MESSAGES_PER_S = 64, 8.0
+"""Messages about punching from all visitors together. A newcomer sends four to each source."""
 
 PUNCHED_S = 600.0
 """Seconds for which a member counts as reached by hole punching after the last connection."""
@@ -59,7 +59,7 @@ Agree = Callable[[PeerId, str, int], AbstractAsyncContextManager[Agreed]]
 `punching/agreeing`."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class ObservedAhead:
     """Ports that are observed before the other member offers to punch. `ports` is empty if nobody
     observes them, or once an agreement uses them."""
@@ -97,11 +97,11 @@ class Punching:
     )
     """How many of our ports we let members observe for each peer that wants to punch, and for our
     own offers. An observer allows us this many in all, so no peer may use up all of them. All
-    guests together count as one peer."""
-    guest_messages: FairAllowance = field(
-        default_factory=lambda: FairAllowance(GUEST_MESSAGES_AT_ONCE, GUEST_MESSAGES_PER_S)
+    visitors together count as one peer."""
+    visitor_messages: FairAllowance = field(
+        default_factory=lambda: FairAllowance(VISITOR_MESSAGES_AT_ONCE, VISITOR_MESSAGES_PER_S)
     )
-    """Rate limit for the messages of guests."""
+    """Rate limit for the messages of visitors."""
     reached_s: dict[PeerId, float] = field(default_factory=dict)
     """When this node last opened a connection with each member by hole punching."""
 

@@ -9,9 +9,9 @@ from p2ptrain.dataplane.relaying.messages import RelayKey
 from p2ptrain.dataplane.relaying.policy import (
     ASKS_AT_ONCE,
     FETCH_S,
-    GUEST_FETCH_S,
     OVER_THE_DAY,
     REFUSED_S,
+    VISITOR_FETCH_S,
     EndedEdge,
     NotYet,
     RelayBook,
@@ -109,49 +109,49 @@ def test_fetches_leave_half_of_the_edges_to_reduces() -> None:
     assert RelayLimits(edges=0).fetches == 0
 
 
-def guests(request_: RelayRequest, **changes: object) -> type[object] | None:
-    """Return the kind of the verdict if Eve is a guest."""
-    verdict = judge(request_, everyone(is_guest=lambda peer: peer == EVE.peer, **changes))
+def visitors(request_: RelayRequest, **changes: object) -> type[object] | None:
+    """Return the kind of the verdict if Eve is a visitor."""
+    verdict = judge(request_, everyone(is_visitor=lambda peer: peer == EVE.peer, **changes))
     return type(verdict) if verdict is not None else None
 
 
-def test_guest_may_only_fetch_and_only_from_a_member() -> None:
+def test_visitor_may_only_fetch_and_only_from_a_member() -> None:
     by_eve = fetch_key(dialler=EVE)
-    assert guests(asks(by_eve, EVE.peer, ANN.peer)) is None
-    assert guests(asks(by_eve, ANN.peer, EVE.peer)) is None
-    assert guests(asks(fetch_key(), ANN.peer, EVE.peer)) is Refused
-    assert guests(asks(by_eve, EVE.peer, ANN.peer), members={BOB.peer}) is Refused
-    assert guests(asks(edge_key(dialler=EVE.peer), EVE.peer, ANN.peer)) is Refused
+    assert visitors(asks(by_eve, EVE.peer, ANN.peer)) is None
+    assert visitors(asks(by_eve, ANN.peer, EVE.peer)) is None
+    assert visitors(asks(fetch_key(), ANN.peer, EVE.peer)) is Refused
+    assert visitors(asks(by_eve, EVE.peer, ANN.peer), members={BOB.peer}) is Refused
+    assert visitors(asks(edge_key(dialler=EVE.peer), EVE.peer, ANN.peer)) is Refused
 
 
-def test_fetch_of_a_guest_ends_earlier() -> None:
-    view = everyone(is_guest=lambda peer: peer == EVE.peer)
+def test_fetch_of_a_visitor_ends_earlier() -> None:
+    view = everyone(is_visitor=lambda peer: peer == EVE.peer)
     request_ = asks(fetch_key(dialler=EVE), EVE.peer, ANN.peer)
-    assert is_over(request_, view, seconds=GUEST_FETCH_S - 1) == ""
-    assert is_over(request_, view, seconds=GUEST_FETCH_S) != ""
-    assert is_over(asks(fetch_key()), view, seconds=GUEST_FETCH_S) == ""
+    assert is_over(request_, view, seconds=VISITOR_FETCH_S - 1) == ""
+    assert is_over(request_, view, seconds=VISITOR_FETCH_S) != ""
+    assert is_over(asks(fetch_key()), view, seconds=VISITOR_FETCH_S) == ""
 
 
-def test_guests_leave_half_of_the_fetches_and_bytes_to_members() -> None:
+def test_visitors_leave_half_of_the_fetches_and_bytes_to_members() -> None:
     book = RelayBook(RelayLimits(edges=8, bytes_per_day=1000))
     edges = [asks(fetch_key(number)).edge for number in range(5)]
 
-    def begin_guests(number: int) -> Refused | None:
-        return book.begin(edges[number], now=NOW, day=DAY, is_guests=True)
+    def begin_visitors(number: int) -> Refused | None:
+        return book.begin(edges[number], now=NOW, day=DAY, is_visitors=True)
 
-    assert [begin_guests(0), begin_guests(1)] == [None, None]
+    assert [begin_visitors(0), begin_visitors(1)] == [None, None]
     busy = "this relay is busy with other fetches of peers that are not members"
-    assert begin_guests(2) == Refused(Refusal.FULL, busy)
+    assert begin_visitors(2) == Refused(Refusal.FULL, busy)
     assert begin(book, fetch_key(3)) is None
     assert book.count(edges[0], EVE.peer, 500, day=DAY)
     assert not book.count(edges[1], EVE.peer, 25, day=DAY)
     book.end(edges[0], now=NOW)
     full = "this relay has used up its bytes of today for peers that are not members"
-    asked = book.ask(asks(fetch_key(4)), connections=0, now=NOW, day=DAY, is_guests=True)
+    asked = book.ask(asks(fetch_key(4)), connections=0, now=NOW, day=DAY, is_visitors=True)
     assert asked == Refused(Refusal.FULL, full)
     assert begin(book, fetch_key(4)) is None
-    assert book.begin(edges[0], now=NOW, day=DAY + 1, is_guests=True) is None
-    assert [RelayLimits(edges=each).guest_fetches for each in (0, 1, 2, 8)] == [0, 1, 1, 2]
+    assert book.begin(edges[0], now=NOW, day=DAY + 1, is_visitors=True) is None
+    assert [RelayLimits(edges=each).visitor_fetches for each in (0, 1, 2, 8)] == [0, 1, 1, 2]
 
 
 def test_refused_edge_stays_refused_for_its_other_end() -> None:

@@ -1,7 +1,7 @@
-"""A guest, which is admitted by name and is not a member, gets chunks from members that it cannot
+"""A visitor, which is admitted by name and is not a member, gets chunks from members that it cannot
 dial. It gets nothing else, and a stranger does not get even that.
 
-The three rigs: the guest (or stranger), a member in the middle that can be dialled, and a member
+The three rigs: the visitor (or stranger), a member in the middle that can be dialled, and a member
 behind a NAT.
 """
 
@@ -17,8 +17,8 @@ from p2ptrain.dataplane.punch_messages import PunchOffer, encode
 from p2ptrain.errors import P2PTrainError, PeerUnreachable
 from p2ptrain.node.forwarding import forwarding
 from p2ptrain.node.outer_state.fetch import fetch_loose
-from p2ptrain.node.punching.agreeing import GUESTS
-from p2ptrain.node.state.forwarding import GUESTS_AT_ONCE
+from p2ptrain.node.punching.agreeing import VISITORS
+from p2ptrain.node.state.forwarding import VISITORS_AT_ONCE
 from p2ptrain.node.state.punching import CHUNKS
 from p2ptrain.peers.protocol_names import (
     ENDPOINT_BYTES_MAX,
@@ -34,7 +34,7 @@ from tests.node.rig import Rig, settled
 DEADLINE_S = 60.0
 
 
-async def test_guest_fetches_from_a_member_behind_a_nat(tmp_path: Path) -> None:
+async def test_visitor_fetches_from_a_member_behind_a_nat(tmp_path: Path) -> None:
     async with pair(tmp_path) as p:
         invite(p.ann, p.middle, p.bob)
         digest = p.bob.context.store.put_chunk(b"only Bob has this")
@@ -44,7 +44,7 @@ async def test_guest_fetches_from_a_member_behind_a_nat(tmp_path: Path) -> None:
         assert [said["about"] for said in p.ann.said("punched")] == [CHUNKS]
 
 
-async def test_guest_fetches_through_a_relay(tmp_path: Path) -> None:
+async def test_visitor_fetches_through_a_relay(tmp_path: Path) -> None:
     async with neighbours(tmp_path) as found:
         ann, bob = found.ends
         invite(ann, bob, *found.relays)
@@ -56,7 +56,7 @@ async def test_guest_fetches_through_a_relay(tmp_path: Path) -> None:
 
 
 async def test_stranger_does_not_fetch_from_a_member_behind_a_nat(tmp_path: Path) -> None:
-    """The stranger takes itself for a guest. No member sends anything for it."""
+    """The stranger takes itself for a visitor. No member sends anything for it."""
     async with neighbours(tmp_path) as found:
         ann, bob = found.ends
         for each in (ann, bob, *found.relays):
@@ -84,7 +84,7 @@ async def offer_about(p: Pair, about: str, *, to: Rig, from_: Rig) -> None:
     )
 
 
-async def test_guest_punches_only_for_chunks_and_is_not_asked_to_punch(tmp_path: Path) -> None:
+async def test_visitor_punches_only_for_chunks_and_is_not_asked_to_punch(tmp_path: Path) -> None:
     async with pair(tmp_path) as p:
         invite(p.ann, p.middle, p.bob)
         about = f"reduce {p.ann.run.id} 0 0"
@@ -98,13 +98,13 @@ async def test_guest_punches_only_for_chunks_and_is_not_asked_to_punch(tmp_path:
         assert [len(end.context.peers.punching.sessions) for end in p.ends] == [0, 0]
 
 
-async def test_guests_share_one_limit_of_messages_about_punching(tmp_path: Path) -> None:
-    """Time stands still for the limit, and other guests have used up their part."""
+async def test_visitors_share_one_limit_of_messages_about_punching(tmp_path: Path) -> None:
+    """Time stands still for the limit, and other visitors have used up their part."""
     async with pair(tmp_path) as p:
         invite(p.ann, p.middle, p.bob)
-        limit, now = p.bob.context.peers.punching.guest_messages, p.bob.context.now()
+        limit, now = p.bob.context.peers.punching.visitor_messages, p.bob.context.now()
         for number in range(1000):
-            limit.consume(f"guest {number % 9}", 1, now)
+            limit.consume(f"visitor {number % 9}", 1, now)
         limit.note("all that is left", 1000, now)
         with pytest.raises(PeerUnreachable) as caught:
             await offer(p, HERE)
@@ -117,7 +117,7 @@ async def test_member_cannot_use_up_the_ports_that_we_may_let_others_observe(
 ) -> None:
     async with pair(tmp_path) as p:
         observed, now = p.bob.context.peers.punching.observed, p.bob.context.now()
-        for peer in (GUESTS, "another member", p.ann.context.me):
+        for peer in (VISITORS, "another member", p.ann.context.me):
             while observed.consume(peer, 1, now):
                 pass
         await offer(p, HERE)
@@ -144,47 +144,47 @@ def answering(*rigs: Rig) -> None:
             forwarding.handle(each.context, protocol, answer, bytes_max=1000)
 
 
-async def test_few_protocols_are_passed_on_between_a_guest_and_a_member(tmp_path: Path) -> None:
-    async with three_rigs(tmp_path) as (guest, middle, member):
-        answering(guest, middle, member)
-        invite(guest, middle, member)
-        for one, other in ((guest, member), (member, guest)):
+async def test_few_protocols_are_passed_on_between_a_visitor_and_a_member(tmp_path: Path) -> None:
+    async with three_rigs(tmp_path) as (visitor, middle, member):
+        answering(visitor, middle, member)
+        invite(visitor, middle, member)
+        for one, other in ((visitor, member), (member, visitor)):
             assert await ask(one, other, ENDPOINT_PROTOCOL) == b"re: x"
             with pytest.raises(P2PTrainError):
                 await ask(one, other, LEDGER_PROTOCOL)
         assert middle.context.peers.forwarding.passed_on == 2
-        for one, other in ((guest, member), (member, guest)):
+        for one, other in ((visitor, member), (member, visitor)):
             with pytest.raises(PeerUnreachable) as caught:
                 await ask(one, other, ENDPOINT_PROTOCOL, bytes(ENDPOINT_BYTES_MAX + 1))
             assert "too long" in caught.value.evidence[0]
         assert middle.context.peers.forwarding.passed_on == 2
 
 
-async def test_receiver_does_not_answer_a_guest_that_it_does_not_know(tmp_path: Path) -> None:
+async def test_receiver_does_not_answer_a_visitor_that_it_does_not_know(tmp_path: Path) -> None:
     """Only the forwarder admits the sender by name."""
-    async with three_rigs(tmp_path) as (guest, middle, member):
-        answering(guest, middle, member)
-        invite(guest, middle, member)
+    async with three_rigs(tmp_path) as (visitor, middle, member):
+        answering(visitor, middle, member)
+        invite(visitor, middle, member)
         member.context.admission.also_named.clear()  # type: ignore[attr-defined]
         with pytest.raises(PeerUnreachable) as caught:
-            await ask(guest, member, ENDPOINT_PROTOCOL)
+            await ask(visitor, member, ENDPOINT_PROTOCOL)
         assert "is not a member" in caught.value.evidence[0]
 
 
-async def test_guests_do_not_use_up_what_members_may_send(tmp_path: Path) -> None:
-    """Time stands still. A member answers as many guests as it is asked by."""
-    async with three_rigs(tmp_path) as (guest, middle, member):
+async def test_visitors_do_not_use_up_what_members_may_send(tmp_path: Path) -> None:
+    """Time stands still. A member answers as many visitors as it is asked by."""
+    async with three_rigs(tmp_path) as (visitor, middle, member):
         middle.surround(clock=lambda: 5.0)
         forwarding.answer_forwarded(middle.context)
-        answering(guest, middle, member)
-        invite(guest, middle, member)
-        for _ in range(GUESTS_AT_ONCE // 4):
-            await ask(guest, member, ENDPOINT_PROTOCOL)
-            await ask(member, guest, ENDPOINT_PROTOCOL)
-        for one, other in ((guest, member), (member, guest)):
+        answering(visitor, middle, member)
+        invite(visitor, middle, member)
+        for _ in range(VISITORS_AT_ONCE // 4):
+            await ask(visitor, member, ENDPOINT_PROTOCOL)
+            await ask(member, visitor, ENDPOINT_PROTOCOL)
+        for one, other in ((visitor, member), (member, visitor)):
             with pytest.raises(PeerUnreachable, match="no member passed"):
                 await ask(one, other, ENDPOINT_PROTOCOL)
-        everybody = (guest, middle, member)
+        everybody = (visitor, middle, member)
         for each in everybody:
             each.set_chain(since={it.context.me: 0 for it in everybody})
-        assert await ask(member, guest, ENDPOINT_PROTOCOL) == b"re: x"
+        assert await ask(member, visitor, ENDPOINT_PROTOCOL) == b"re: x"
