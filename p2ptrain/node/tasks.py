@@ -126,12 +126,11 @@ async def run_tasks(
         start_presence(nursery, context)
         for task in (notice_the_end, notice_isolation, notice_waits, watch_reach, keep_punching):
             nursery.start_soon(task, context)
-        nursery.start_soon(notice_stop, context)
+        for task in (notice_stop, keep_ports_mapped, answer_meetings):
+            nursery.start_soon(task, context)
         nursery.start_soon(print_progress, context, print_line)
         nursery.start_soon(record_series, context)
         nursery.start_soon(hello_server.pass_requests_on, context)
-        nursery.start_soon(keep_ports_mapped, context)
-        nursery.start_soon(answer_meetings, context)
         nursery.start_soon(answer_watchers, context, context.trainer.samples.after)
         nursery.start_soon(serve_visitors, context)
         nursery.start_soon(decisions.tell_decisions, context)

@@ -51,7 +51,7 @@ def brief_status(context: Context, digest: str | None = None, *, wall: Wall = ti
     newest = context.trainer.progress
     cautions = (*context.alerts.doubts, *context.alerts.warnings.values())
     return NodeStatus(
-        *_who(context),
+        **_who(context),
         run=context.run,
         run_name=context.manifest.name,
         outer_step=context.outer.step or 0,
@@ -107,10 +107,11 @@ def _branch(context: Context) -> str:
     return branch_warning.in_words(agreement.branch, context.ledger.core)
 
 
-def _who(context: Context) -> tuple[PeerId, str, str, str]:
+def _who(context: Context) -> dict[str, Any]:
     """Return this node's id and name, and its state in words and by name."""
-    state = context.shown
-    return context.me, peer_name(context.me), words(state), state.name
+    state, me = context.shown, context.me
+    told = {"state": words(state), "state_name": state.name}
+    return {"peer": me, "peer_name": peer_name(me), **told}
 
 
 def _control(context: Context) -> dict[str, Any]:
