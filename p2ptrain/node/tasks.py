@@ -78,6 +78,13 @@ _PRESENT = (
     keep_grants,
 )
 
+_ADMISSION = (
+    hello_server.pass_requests_on,
+    decisions.tell_decisions,
+    admit_by_token,
+    merge_lists,
+)
+
 
 def start_presence(nursery: trio.Nursery, context: Context) -> None:
     """Start the tasks that nodes and observers have in common: answer neighbours, send and receive
@@ -130,13 +137,9 @@ async def run_tasks(
             nursery.start_soon(task, context)
         nursery.start_soon(print_progress, context, print_line)
         nursery.start_soon(record_series, context)
-        nursery.start_soon(hello_server.pass_requests_on, context)
         nursery.start_soon(answer_watchers, context, context.trainer.samples.after)
-        nursery.start_soon(serve_visitors, context)
-        nursery.start_soon(decisions.tell_decisions, context)
-        nursery.start_soon(admit_by_token, context)
-        nursery.start_soon(merge_lists, context)
-        nursery.start_soon(notice_role, context)
+        for task in (*_ADMISSION, serve_visitors, notice_role):
+            nursery.start_soon(task, context)
         await learn_data(context)
         nursery.start_soon(keep_outer_state, context)
         nursery.start_soon(fetch_ahead, context)
