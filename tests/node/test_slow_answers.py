@@ -67,10 +67,13 @@ class SlowPost:
         asked = SimpleNamespace(first_question=SimpleNamespace(is_over=True))
         alone = SimpleNamespace(snapshot=SimpleNamespace(is_member=lambda peer: False))
         return SimpleNamespace(
+            me=sender,
             network=SimpleNamespace(request=request, connected=set),
             identities=asked,
             ledger=alone,  # Nobody else could forward a request.
-            peers=SimpleNamespace(forwarding=Forwarding()),
+            peers=SimpleNamespace(
+                forwarding=Forwarding(), may_fetch_in_every_way=lambda sender, receiver: False
+            ),
             now=trio.current_time,
         )
 

@@ -40,6 +40,12 @@ def reported(node: SwarmNode, step: int) -> set[str]:
     return {row.peer for row in rows_of(node)[1] if row.step == step and row.version is not None}
 
 
+async def all_are_members(s: Swarm) -> None:
+    """Wait until no trainer can miss the first outer step. A busy machine starts them one by one."""
+    ledger = s.seed.context.ledger
+    await s.until(lambda: all(s[name].peer in ledger.snapshot.members for name in TRAINERS))
+
+
 async def step_with_reports(s: Swarm, names: tuple[str, ...] = TRAINERS) -> None:
     """Let the run make one outer step, and wait until all nodes have all reports on it."""
     await s.stand_still()
@@ -77,7 +83,8 @@ SPENT = ("train_ms", "data_wait_ms", "wait_ms", "exchange_ms", "fetch_ms", "appl
 
 
 async def test_waterfall_agrees_with_the_journals_of_all_nodes(tmp_path: Path) -> None:
-    async with swarm(tmp_path, steps=1000) as s:
+    async with swarm(tmp_path, steps=1000, stops_at=0) as s:
+        await all_are_members(s)
         for name in TRAINERS:
             s[name].remote.data_wait_s = 0.004
         for _ in range(STEPS):
@@ -101,7 +108,8 @@ async def test_waterfall_agrees_with_the_journals_of_all_nodes(tmp_path: Path) -
 
 
 async def test_rows_tell_what_the_ledger_and_the_members_say(tmp_path: Path) -> None:
-    async with swarm(tmp_path, steps=1000) as s:
+    async with swarm(tmp_path, steps=1000, stops_at=0) as s:
+        await all_are_members(s)
         for _ in range(3):
             await step_with_reports(s)
         step = s.seed.step
