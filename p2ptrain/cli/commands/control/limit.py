@@ -72,9 +72,9 @@ def limit(
 ) -> None:
     """Limit how much of this machine the node uses.
 
-    `off` removes a limit. Rates and the day's bytes hold at once; threads and GPU memory hold when
-    the trainer next starts, for instance after a pause. All limits are kept in the home, and hold
-    again after a restart. Without options, show them.
+    `off` removes a limit. Limits on rates and on the day's bytes take effect at once. Limits on
+    threads and GPU memory take effect when the trainer next starts, for instance after a pause. All
+    limits are kept in the home, and survive a restart. Without options, show them.
     """
     from p2ptrain.availability.wishes import Limits
     from p2ptrain.config.node import parse_rate, parse_size
