@@ -348,7 +348,7 @@ NODE-SILENT: A node in this home does not answer. It is very busy, starting or s
 NO-TERMINAL: The screen of `p2ptrain top` needs a terminal whose cursor it can move. In a pipe, or
     with TERM=dumb, use `p2ptrain top --once`, `status` or `events`.
 CARD: A contribution card does not verify: its signature is wrong, its picture does not show the
-    signed facts, or the ledger here says something else. The message says which. Ask for a new one.
+    signed facts, or the ledger here disagrees. The message says which. Ask for a new one.
 TRACK-PACKAGE: The package tensorboardX, which `p2ptrain track --to tensorboard` needs, is not
     installed. Install it, or use `--to jsonl`, which needs nothing.
 CODE-UNKNOWN: This error code does not exist. `p2ptrain explain` without a code lists all codes.

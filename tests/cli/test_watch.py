@@ -113,7 +113,7 @@ def test_json_has_all_facts_and_names_only_if_they_are_public(lines: Any, *, nam
 
 
 def test_watch_needs_an_invitation_or_an_address() -> None:
-    with pytest.raises(ConfigError, match="no invitation and no address"):
+    with pytest.raises(ConfigError, match="neither an invitation nor an address"):
         config_of(None, None, None, None)
     address = f"/ip4/203.0.113.7/tcp/4201/p2p/{ANN}"
     config = config_of(None, [address], RUN, None)

@@ -108,7 +108,7 @@ def install(
     path, given = unit_path(name, os.environ), options or []
     if not ((where / "run" / "agreed").exists() or {"--yes", "-y"} & {*given}):
         raise ConfigError(
-            f"nobody has agreed to take part in a run in {where} yet",
+            f"you have not agreed yet to take part in the run of {where}",
             code="SERVICE",
             likely="a service has no terminal, so it cannot ask",
             do=f"start {to_paste(where, 'node')} once in a terminal, or add: -- --yes",
