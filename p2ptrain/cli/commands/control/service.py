@@ -102,7 +102,7 @@ def install(
     """Write a systemd user unit for the node in this home, and start it.
 
     It needs no root. The unit restarts the node after a failure, but not after one that a restart
-    does not remove, such as a wrong option. Print everything that is written.
+    cannot fix, such as a wrong option. The command prints everything that it writes.
     """
     where = home_path(home)
     path, given = unit_path(name, os.environ), options or []

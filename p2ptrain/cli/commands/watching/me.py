@@ -50,8 +50,8 @@ def me(
 ) -> None:
     """Show what this node has contributed to the run.
 
-    Counts certified tokens in this home's ledger, after checking every vote. Works whether or not a
-    node runs in the home.
+    The command counts certified tokens in this home's ledger, after checking every vote. It works
+    whether or not a node runs in the home.
     """
     if verify is not None:
         _verify(verify, home, as_json=as_json)
