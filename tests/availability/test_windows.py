@@ -67,7 +67,7 @@ def test_schedule_for_every_hour_never_changes() -> None:
     assert schedule.next_change(now, BERLIN) is None
 
 
-def test_night_is_shorter_when_clocks_go_forward_and_longer_when_they_go_back() -> None:
+def test_length_of_a_night_follows_the_change_of_clocks() -> None:
     for begin, hours in (("2026-03-28 22:00", 8), ("2026-10-24 22:00", 10)):
         opens = at(begin)
         closes = NIGHT.next_change(opens, BERLIN)

@@ -68,7 +68,7 @@ def lines(capsys: pytest.CaptureFixture[str]) -> Callable[[], list[str]]:
     return lambda: capsys.readouterr().out.splitlines()
 
 
-def test_only_the_newest_step_of_the_past_is_printed_and_then_each_new_one(lines: Any) -> None:
+def test_newest_past_step_and_each_new_step_are_printed(lines: Any) -> None:
     printer = Printer(None, once=False, as_json=False)
     told = step(3, losses={ANN: record(3, 2.38)}, samples={0: (ANN, "os\n\nimport sys")})
     assert printer.show(seen(step(1), step(2), told))

@@ -169,7 +169,7 @@ def test_rows_told_by_members_fill_gaps_only(tmp_path: Path) -> None:
     writer.close()
 
 
-def test_merged_row_of_a_member_replaces_rows_that_only_the_ledger_told(tmp_path: Path) -> None:
+def test_merged_row_of_a_member_replaces_rows_from_the_ledger(tmp_path: Path) -> None:
     path = tmp_path / "series.db"
     writer = SeriesWriter(path, RUN)
     for step in (1, 2, 3, 4):
