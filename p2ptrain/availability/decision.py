@@ -54,18 +54,19 @@ def decide(wishes: Wishes, facts: Facts, tz: tzinfo | None = None) -> Pause | No
     schedule, daily = wishes.schedule, wishes.limits.daily_bytes
     if schedule is not None and not schedule.is_open(now, tz):
         opens = schedule.next_change(now, tz)
-        again = "" if opens is None else f", trains again at {clock(opens, now, tz)}"
+        again = "" if opens is None else f"; training resumes at {clock(opens, now, tz)}"
         return Pause("schedule", f"outside your schedule {schedule.text}{again}", opens)
     if daily is not None and facts.bytes_today >= daily:
         midnight = next_midnight(now, tz)
-        again = f"trains again at {clock(midnight, now, tz)}"
+        again = f"training resumes at {clock(midnight, now, tz)}"
         return Pause(
-            "daily", f"your limit of {daily / 1e9:.3g} GB a day is used up, {again}", midnight
+            "daily", f"your limit of {daily / 1e9:.3g} GB a day is used up; {again}", midnight
         )
     if wishes.on_battery and facts.on_battery:
-        return Pause("battery", "this machine runs on battery, trains again on mains power")
+        return Pause("battery", "this machine runs on battery; training resumes on mains power")
     if wishes.when_gpu_busy and facts.gpu_used_by:
-        return Pause("gpu", f"the GPU is used by {facts.gpu_used_by}, trains again when it is free")
+        words = f"the GPU is used by {facts.gpu_used_by}; training resumes when it is free"
+        return Pause("gpu", words)
     return None
 
 

@@ -1,7 +1,7 @@
 """The wishes of a node's owner: a pause, a schedule, reasons to pause, and limits.
 
 The wishes are kept in the node's home, so that a restart does not forget them. A pause without an
-end is not kept: whoever starts a node again wants it to train.
+end is not kept: a user who starts a node again wants it to train.
 """
 
 from __future__ import annotations

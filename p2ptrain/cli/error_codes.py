@@ -96,7 +96,7 @@ CONFIG: A setting is wrong. The message names the setting, its value, and what t
 SCHEDULE: The text is not a schedule. Write windows of local time such as 22:00-07:00, or
     mon-fri 18:00-08:00, separated by commas.
 PAUSE-UNAVAILABLE: You want the node to pause on battery, or while other programs use the GPU, and
-    this machine does not tell that. The node trains as if it were not so.
+    this machine does not report that. The node then trains at such times too.
 SERVICE: The systemd unit cannot be written or started. The lines above show the reason.
 SERVICE-NONE: This machine has no systemd for its users. Start the node with another init system, or
     with cron at boot.
@@ -240,6 +240,7 @@ OS: The operating system refused an operation. The message quotes its error and 
 PAGE-NONE: No page is served from this home. A node serves one while it runs, unless it was
     started with --no-page.
 PAGE-TOKEN: Other users can read the file with the token of the page, so they could act for you.
+    Make the file private with the chmod command in the message.
 KERNEL-VARIANT: This processor cannot run the requested variant of the native kernels.
 
 # what is stored
@@ -346,8 +347,8 @@ NOT-YET: The node in this home is still starting; `p2ptrain status` shows its pr
 NODE-SILENT: A node in this home does not answer. It is very busy, starting or stopping.
 NO-TERMINAL: The screen of `p2ptrain top` needs a terminal whose cursor it can move. In a pipe, or
     with TERM=dumb, use `p2ptrain top --once`, `status` or `events`.
-CARD: A contribution card is not believed: its signature is wrong, its picture does not show the
-    signed facts, or the ledger here says something else. The message says which. Ask for a new one.
+CARD: A contribution card does not verify: its signature is wrong, its picture does not show the
+    signed facts, or the ledger here disagrees. The message says which. Ask for a new one.
 TRACK-PACKAGE: The package tensorboardX, which `p2ptrain track --to tensorboard` needs, is not
     installed. Install it, or use `--to jsonl`, which needs nothing.
 CODE-UNKNOWN: This error code does not exist. `p2ptrain explain` without a code lists all codes.

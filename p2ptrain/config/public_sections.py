@@ -30,7 +30,7 @@ class AboutSection(Section):
 
 
 class PublicSection(Section):
-    """The [public] table: what people get who are not admitted to the run."""
+    """The [public] table: what people who are not admitted to the run get."""
 
     telemetry: bool = False
     weights: bool = False

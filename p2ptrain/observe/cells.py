@@ -12,8 +12,8 @@ import unicodedata
 
 DOT = "·"
 LEFT_TO_RIGHT = {"L", "EN", "ES", "ET", "CS", "ON", "WS", ""}
-"""The bidirectional classes of characters that do not reorder a line. "" is an unknown character,
-which is replaced for not being printable."""
+"""The bidirectional classes of characters that do not reorder a line. "" is the class of
+unknown characters, which are replaced because they are not printable."""
 
 READ_MAX = 4096
 """Maximum number of characters that are looked at. No terminal is that wide."""

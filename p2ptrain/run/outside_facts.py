@@ -42,7 +42,7 @@ class About:
 
 @dataclass(frozen=True, slots=True)
 class Public:
-    """The things that peers may get that are not admitted.
+    """The things that peers may get without being admitted.
 
     `telemetry`: the ledger, and signed records of the loss. The ledger names the members by their
     peer ids, because its signatures cannot be checked otherwise. `weights`: the snapshots, the

@@ -21,7 +21,7 @@ ACTIONS = {
     "finish": "The node finishes this outer step, and then stops.",
     "limit": "The new limits apply.",
 }
-"""The actions, and what is said about those whose answer from the node has no words."""
+"""The actions. The page shows the sentence if the node's answer contains none."""
 
 BODY_BYTES_MAX = 4096
 BODY_S = 5.0

@@ -1,4 +1,4 @@
-"""The application: which path is answered how. `hub` has the data, and `guard` says who may ask."""
+"""The web application: answer each path. `hub` has the data, and `guard` says who may ask."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from p2ptrain.web.stream import EventStream
 from p2ptrain.web.summary import metrics, run_text
 
 LOOK_S = 1.5
-"""Seconds for which a request waits for the node. After that it gets what is known."""
+"""Seconds for which a request waits for the node. After that, it gets the last known state."""
 
 COMPRESSED_BYTES_MIN = 1024
 SERIES_KEPT = 8
-"""Number of answers about the series that are kept: each is asked for by every reader."""
+"""Maximum number of answers about the series in the cache: all readers ask for the same ones."""
 
 
 def make_app(hub: Hub, home: Home, page: Page, token: str) -> ASGIApp:

@@ -6,13 +6,13 @@ import math
 from collections.abc import Mapping
 
 TEXT_CHARACTERS_MAX = 400
-"""Longer than any sentence that a node of this version writes."""
+"""Maximum length of a text: longer than any sentence that a node of this version writes."""
 
 ITEMS_MAX = 512
 """Maximum number of items in a list or object: more than the largest run has members."""
 
 DEPTH_MAX = 8
-"""Deeper values are left out. The status has four levels."""
+"""Maximum depth of nested values. Deeper ones are left out. The status has four levels."""
 
 DIGITS = 6
 """Significant digits of a number. A chart shows three, and more digits only cost bytes."""

@@ -25,10 +25,10 @@ from p2ptrain.web.node_client import ask
 
 SNAPSHOTS_MAX = 20
 LEDGER_BYTES_MAX = 64 * 2**20
-"""A longer ledger is not read for the list of snapshots: it would take seconds."""
+"""Maximum size of a ledger that is read for the list of snapshots. A longer one takes seconds."""
 
 INVITATION_S = 600.0
-"""Age at which the invitation is asked for again: addresses change seldom."""
+"""Age in seconds at which the page asks for a new invitation: addresses rarely change."""
 
 RETRY_S = 30.0
 

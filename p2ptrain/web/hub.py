@@ -1,8 +1,8 @@
 """Watch the node and its history while somebody looks at the page, and tell all readers.
 
-Nobody looks: nothing is asked. A reader of the stream gets a new outer step within a second, and
-the state at most once a second. The state is sent less often where it is large: the bytes of an
-hour are bounded. The node is asked for its status just before the state is sent.
+While there are no readers, this module asks nothing. A reader of the stream gets a new outer step
+within a second, and the state at most once a second. A large state is sent less often, because the
+bytes of an hour are bounded. The node is asked for its status just before the state is sent.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ BYTES_PER_S = 300.0
 """Compressed bytes that a reader may cost on average: about 1 MB an hour."""
 
 AGAIN_S = 5.0
-"""An outer step is sent again if reports of its members have arrived later, but only this often."""
+"""Minimum seconds until an outer step is sent again because reports of its members have arrived."""
 
 ANSWER_S = 2.0
 """Seconds to wait for the node. After that, readers learn how old the last answer is."""

@@ -1,5 +1,5 @@
-"""Serve an application on a socket, with a bounded number of connections and no patience for slow
-readers.
+"""Serve an application on a socket, with a bounded number of connections, and disconnect clients
+that do not read.
 
 anycorn (the HTTP server) accepts any number of connections, and waits for ever until a client reads
 what was sent to it. So this module accepts the connections itself, and gives anycorn a stream whose

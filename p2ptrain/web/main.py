@@ -33,7 +33,7 @@ PORT = 4280
 TOKEN_BYTES, TOKEN_BYTES_MAX = 16, 200
 LOCK_LOOK_S = 1.0
 MEMORY_BYTES_MAX = 512 * 2**20
-"""Memory at which the process fails, instead of taking it from the trainer. It needs 60 MB."""
+"""Maximum bytes of memory. The process needs 60 MB, and fails rather than take the trainer's."""
 
 
 def main(arguments: list[str] | None = None) -> int:

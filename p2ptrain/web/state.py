@@ -91,7 +91,7 @@ def _count(value: object) -> int:
 
 
 def content_key(found: Row) -> str:
-    """Return a text that is the same for states that differ only in the ages of what they say."""
+    """Return a text that stays the same as long as only times and ages in the state change."""
     kept = {name: each for name, each in found.items() if name not in ("now", "heard_s_ago")}
     status = kept["status"]
     if isinstance(status, dict):

@@ -68,7 +68,9 @@ def run_text(state: Row) -> str:
         try:
             lines += status_lines(NodeStatus.from_json(status))
         except (RemoteProtocolError, TypeError, ValueError):
-            lines.append("The node's status cannot be read: it has a different version.")
+            lines.append(
+                "The node's status cannot be read: the node runs another version of p2ptrain."
+            )
     snapshots = state["snapshots"]
     for snapshot in snapshots[:3] if isinstance(snapshots, list) else []:
         lines.append(f"snapshot  outer step {snapshot['step']}, {snapshot['digest']}")

@@ -55,16 +55,16 @@ def test_reasons_have_an_order() -> None:
         ("owner", "you paused it until 14:30", at("2026-11-26 14:30")),
         (
             "schedule",
-            "outside your schedule 22:00-07:00, trains again at 22:00",
+            "outside your schedule 22:00-07:00; training resumes at 22:00",
             at("2026-11-26 22:00"),
         ),
         (
             "daily",
-            "your limit of 50 GB a day is used up, trains again at 00:00",
+            "your limit of 50 GB a day is used up; training resumes at 00:00",
             at("2026-11-27 00:00"),
         ),
-        ("battery", "this machine runs on battery, trains again on mains power", None),
-        ("gpu", "the GPU is used by blender, trains again when it is free", None),
+        ("battery", "this machine runs on battery; training resumes on mains power", None),
+        ("gpu", "the GPU is used by blender; training resumes when it is free", None),
     ]
 
 

@@ -67,7 +67,7 @@ def test_schedule_for_every_hour_never_changes() -> None:
     assert schedule.next_change(now, BERLIN) is None
 
 
-def test_night_is_shorter_when_clocks_go_forward_and_longer_when_they_go_back() -> None:
+def test_length_of_a_night_follows_the_change_of_clocks() -> None:
     for begin, hours in (("2026-03-28 22:00", 8), ("2026-10-24 22:00", 10)):
         opens = at(begin)
         closes = NIGHT.next_change(opens, BERLIN)
@@ -108,7 +108,7 @@ def test_repeated_hour_extends_a_window_that_contains_it() -> None:
         "22:00-07:00\x1b",
     ],
 )
-def test_other_text_is_refused(text: str) -> None:
+def test_malformed_schedule_is_refused(text: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_schedule(text)
     assert caught.value.code == "SCHEDULE"
@@ -145,7 +145,7 @@ def test_schedule_does_not_change_before_its_next_change(
 
 
 @given(st.integers(0, 2 * DAY_MIN), moments, zones)
-def test_moments_of_a_day_follow_each_other(minute: int, now: float, tz: ZoneInfo) -> None:
+def test_times_of_a_day_are_in_order(minute: int, now: float, tz: ZoneInfo) -> None:
     """A moment is a time that the clock shows, or else the moment at which the clock skips it."""
     day = datetime.fromtimestamp(now, tz).date()
     here, later = moment(day, minute, tz), moment(day, minute + 1, tz)

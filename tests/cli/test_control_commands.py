@@ -109,6 +109,6 @@ def test_time_without_a_date_is_the_next_one() -> None:
 
 
 @pytest.mark.parametrize("text", ["2026-11-26 12:00", "2026-13-01 12:00", "noon", "12:60", ""])
-def test_time_that_is_over_or_none_is_refused(text: str) -> None:
+def test_past_or_malformed_time_is_refused(text: str) -> None:
     with pytest.raises(ConfigError):
         seconds_until(text, NOON)

@@ -41,7 +41,7 @@ def test_only_the_organiser_ends_a_run(
 
 
 @pytest.mark.parametrize("reason", ["", " ", "two\nlines", "\x1b[2J", "x" * 201])
-def test_other_reasons_are_refused(p2ptrain: Command, organiser_home: Path, reason: str) -> None:
+def test_invalid_reasons_are_refused(p2ptrain: Command, organiser_home: Path, reason: str) -> None:
     done = p2ptrain("run", "stop", "tiny", "--reason", reason, "--home", organiser_home)
     assert done.code == 2
     assert kept(organiser_home) == []

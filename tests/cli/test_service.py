@@ -86,6 +86,6 @@ def test_words_are_quoted_for_systemd(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "A", "../x", "a b", "x" * 50])
-def test_other_names_of_units_are_refused(name: str) -> None:
+def test_invalid_unit_names_are_refused(name: str) -> None:
     with pytest.raises(ConfigError):
         unit_path(name, {"XDG_CONFIG_HOME": "/nowhere"})

@@ -68,7 +68,7 @@ def lines(capsys: pytest.CaptureFixture[str]) -> Callable[[], list[str]]:
     return lambda: capsys.readouterr().out.splitlines()
 
 
-def test_only_the_newest_step_of_the_past_is_printed_and_then_each_new_one(lines: Any) -> None:
+def test_newest_past_step_and_each_new_step_are_printed(lines: Any) -> None:
     printer = Printer(None, once=False, as_json=False)
     told = step(3, losses={ANN: record(3, 2.38)}, samples={0: (ANN, "os\n\nimport sys")})
     assert printer.show(seen(step(1), step(2), told))
@@ -113,7 +113,7 @@ def test_json_has_all_facts_and_names_only_if_they_are_public(lines: Any, *, nam
 
 
 def test_watch_needs_an_invitation_or_an_address() -> None:
-    with pytest.raises(ConfigError, match="no invitation and no address"):
+    with pytest.raises(ConfigError, match="neither an invitation nor an address"):
         config_of(None, None, None, None)
     address = f"/ip4/203.0.113.7/tcp/4201/p2p/{ANN}"
     config = config_of(None, [address], RUN, None)

@@ -16,7 +16,7 @@ def test_new_rate_holds_for_the_rest_of_a_ticket() -> None:
     assert pacer.wait_s(ticket, 6.0) == 0.0
 
 
-def test_limit_that_is_set_holds_at_once_and_one_that_is_removed_does_not() -> None:
+def test_limit_applies_at_once_when_it_is_set_or_removed() -> None:
     now = [0.0]
     uplink = Uplink(clock=lambda: now[0])
     share = uplink.share(SendPriority.SWARM)

@@ -138,7 +138,7 @@ def is_over(connection: PeerSocket) -> bool:
     return bool(poll.poll(0))
 
 
-def test_visitors_share_one_limit_and_leave_that_of_members_alone(
+def test_visitors_do_not_use_up_the_limit_of_members(
     client: Credentials, listening: ListenerFactory
 ) -> None:
     listener, member = listening()

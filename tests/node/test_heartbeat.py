@@ -74,7 +74,7 @@ def test_offer_to_relay_is_a_text_that_older_versions_skip() -> None:
     assert decode(encode(full)) == replace(full, addresses=full.addresses[:7])
 
 
-def test_that_ipv6_works_is_a_text_that_older_versions_skip() -> None:
+def test_older_versions_skip_the_text_about_ipv6() -> None:
     telling = replace(FULL, relays=2, dialable_by_ipv6=True)
     wire = unpack(encode(telling), bytes_max=HEARTBEAT_BYTES_MAX)
     assert isinstance(wire, dict)

@@ -169,7 +169,7 @@ def test_rows_told_by_members_fill_gaps_only(tmp_path: Path) -> None:
     writer.close()
 
 
-def test_merged_row_of_a_member_replaces_rows_that_only_the_ledger_told(tmp_path: Path) -> None:
+def test_merged_row_of_a_member_replaces_rows_from_the_ledger(tmp_path: Path) -> None:
     path = tmp_path / "series.db"
     writer = SeriesWriter(path, RUN)
     for step in (1, 2, 3, 4):
@@ -267,7 +267,7 @@ def test_file_with_damaged_pages_is_put_aside(tmp_path: Path) -> None:
         assert [row.step for row in reader.steps()] == [2]
 
 
-def test_lost_disk_is_told_and_recording_goes_on_when_it_is_back(tmp_path: Path) -> None:
+def test_lost_disk_is_reported_and_recording_resumes_later(tmp_path: Path) -> None:
     path = tmp_path / "gone" / "series.db"
     with SeriesRecorder(path, RUN) as recorder:
         recorder.record(a_step(1))

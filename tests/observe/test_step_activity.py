@@ -138,7 +138,7 @@ def test_odd_records_are_ignored(odd: dict[str, object]) -> None:
     facts_of([record("caught-up", 0.0), odd, record("committed", 2.0, step=0)])
 
 
-def test_follower_of_a_journal_gets_the_records_in_their_written_form(tmp_path: Path) -> None:
+def test_follower_of_a_journal_gets_records_as_written(tmp_path: Path) -> None:
     got: list[object] = []
     with Journal(tmp_path / "journal.jsonl", monotonic=lambda: 7.0) as journal:
         journal.write("before")

@@ -37,7 +37,7 @@ def test_wait_is_told_with_the_state_of_each_awaited_peer() -> None:
     ]
 
 
-def test_wait_without_limit_or_suspect_says_so_and_names_members_that_are_down() -> None:
+def test_wait_without_limit_names_members_that_are_down() -> None:
     down = replace(made_status().members[2], health="red", heard_s_ago=None, state="")
     wait = {"for": "2 more participants needed", "peers": [], "names": [], "since": NOW - 400}
     status = replace(made_status(), waiting=wait, members=(*made_status().members[:2], down))

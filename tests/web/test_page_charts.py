@@ -109,7 +109,7 @@ def test_new_file_of_the_node_is_noticed(history: History, tmp_path: Path) -> No
     assert history.newest_step() == 9
 
 
-def test_file_that_is_no_series_is_an_empty_history(history: History, tmp_path: Path) -> None:
+def test_invalid_file_gives_an_empty_history(history: History, tmp_path: Path) -> None:
     (tmp_path / "series.db").write_bytes(b"no database" * 100)
     assert history.steps(0) == []
     assert history.newest_step() == 0

@@ -1,4 +1,4 @@
-"""A terminal that shows a whole screen and reads single keys, and is as it was before afterwards.
+"""Show a whole screen on a terminal, read single keys, and restore the terminal afterwards.
 
 Everything is restored on the way out: after q, after Ctrl-C, after an error, and while the user has
 stopped the process with Ctrl-Z. Only SIGKILL leaves the terminal as it is; `reset` repairs it then.

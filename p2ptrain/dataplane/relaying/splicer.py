@@ -33,10 +33,11 @@ IDLE_S = 30.0
 are never silent for more than 8 s."""
 CLOSED_WITHIN_S = 5.0
 GATHER_S, GATHER_S_MAX = 0.004, 0.032
-"""Shortest and longest pause between two rounds while much arrives in small pieces, so that pieces
-become larger. Each piece costs 60 µs. The pause is short compared with the time of a transfer."""
+"""Shortest and longest pause between two rounds while many bytes arrive in small pieces. A pause
+makes the next pieces larger; each piece costs 60 µs. It is short compared with a transfer."""
 SMALL_BYTES, LARGE_BYTES, MUCH_BYTES = 128 << 10, 512 << 10, 256 << 10
-"""Mean sizes of small and of large pieces, and how many bytes in TICK_S are much."""
+"""There are no pauses if fewer than MUCH_BYTES arrived in TICK_S, or if the mean piece is larger
+than LARGE_BYTES. Pauses get longer while the mean piece is smaller than SMALL_BYTES."""
 _FLAGS = getattr(os, "SPLICE_F_MOVE", 0) | getattr(os, "SPLICE_F_NONBLOCK", 0)
 
 

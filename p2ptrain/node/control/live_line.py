@@ -25,7 +25,7 @@ from p2ptrain.standard_error import disk_may_be_full
 ERASE = "\r\x1b[K"
 DRAW_S = 1.0
 COLUMNS = 80
-"""Columns of a terminal that does not tell its size."""
+"""Assumed number of columns of a terminal that does not report its size."""
 
 
 class LiveLine:

@@ -1,7 +1,7 @@
 """Ask this machine whether it runs on battery, and whether other programs use its GPUs.
 
-The GPU is asked with nvidia-smi, which is part of NVIDIA's driver. A machine that does not tell a
-fact is treated as if the fact did not hold, and the status says so.
+The GPU is asked with nvidia-smi, which is part of NVIDIA's driver. If a machine does not
+report a fact, the node assumes that the fact does not hold, and the status says so.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ NAME_CHARACTERS_MAX = 40
 
 @dataclass(frozen=True, slots=True)
 class MachineFacts:
-    """The facts that the machine tells. `missing` names, in words, the wanted facts that it does
-    not tell."""
+    """The facts that the machine reports. `missing` names, in words, the wanted facts that it does
+    not report."""
 
     on_battery: bool = False
     gpu_used_by: str = ""
@@ -38,14 +38,14 @@ def machine_facts(*, battery: bool, gpu: bool) -> MachineFacts:
     power, used_by = _on_battery() if battery else False, _gpu_used_by() if gpu else ""
     missing = []
     if power is None:
-        missing.append("this machine does not tell whether it runs on battery")
+        missing.append("this machine does not report whether it runs on battery")
     if used_by is None:
-        missing.append("nvidia-smi does not tell here which programs use the GPU")
+        missing.append("nvidia-smi does not report which programs use the GPU")
     return MachineFacts(bool(power), used_by or "", tuple(missing))
 
 
 def _on_battery() -> bool | None:
-    """Return whether the machine runs on battery; None if it does not tell."""
+    """Return whether the machine runs on battery; None if it does not say."""
     battery = psutil.sensors_battery()
     if battery is None or battery.power_plugged is None:
         return None

@@ -65,7 +65,7 @@ class MemberChanges:
         said = (
             ("join", joined, "joined"),
             ("leave", left, "left"),
-            ("lost", gone - left, "dropped without a goodbye"),
+            ("lost", gone - left, "dropped out without a goodbye"),
         )
         total = counted(len(state.members), "member")
         for kind, peers, what in said:
@@ -82,9 +82,9 @@ class MemberChanges:
         lost = frozenset(peer for peer in down if not _said_goodbye(context, peer))
         if new := lost - self._lost:
             line = f"lost: no heartbeat arrives from {_names(new)}"
-            yield MemberChange("lost", tuple(sorted(new)), "is not heard any more", line)
+            yield MemberChange("lost", tuple(sorted(new)), "no longer sends heartbeats", line)
         if back := (self._lost - lost) & others:
-            what = "is heard again"
+            what = "sends heartbeats again"
             yield MemberChange("lost", tuple(sorted(back)), what, f"heard again: {_names(back)}")
         self._lost = lost
 

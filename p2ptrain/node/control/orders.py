@@ -44,7 +44,7 @@ LIMITS: dict[str, tuple[str, Callable[[str], int]]] = {
 }
 """For each limit in an order: the field of `Limits`, and the function that reads a text."""
 
-UP_NOTE = "a running exchange takes up the new rate at its next segment"
+UP_NOTE = "a running exchange uses the new rate from its next segment on"
 DOWN_NOTE = "it limits fetched snapshots, updates and data, not the bytes of an exchange"
 NEXT_TRAINER = "takes effect when the trainer next starts, for instance after a pause"
 
@@ -68,7 +68,7 @@ async def resume(context: Context, *, request: Mapping[str, Any]) -> Answer:
     await _wish(context, resumed(state.wishes))
     if state.pause is not None:
         reason = state.pause.reason
-        return _told(context, f"your pause is over, but this node stays paused: {reason}")
+        return _told(context, f"your pause has ended, but this node stays paused: {reason}")
     if idle:
         return _told(context, "this node was not paused")
     return _told(context, "resumed: the trainer starts, and contributes in the next outer step")
@@ -97,12 +97,12 @@ async def limit(context: Context, *, request: Mapping[str, Any]) -> Answer:
     await _wish(context, replace(wishes, limits=limits))
     notes = []
     if "up" in request:
-        notes.append(f"--up holds now: {UP_NOTE}")
+        notes.append(f"--up applies now: {UP_NOTE}")
     if "down" in request:
-        notes.append(f"--down holds now: {DOWN_NOTE}")
+        notes.append(f"--down applies now: {DOWN_NOTE}")
     if "daily" in request:
         used = size(context.state.usage.total)
-        notes.append(f"--daily holds now: {used} are used today, and the day ends at midnight")
+        notes.append(f"--daily applies now: {used} are used today, and the day ends at midnight")
     notes += [
         f"--{each.replace('_', '-')} {NEXT_TRAINER}"
         for each in ("threads", "gpu_mem")

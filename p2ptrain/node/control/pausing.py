@@ -27,7 +27,7 @@ SAVE_S = 60.0
 """Seconds between two writes of the usage: a crash forgets the bytes of at most a minute."""
 
 UNAVAILABLE = "availability"
-"""Key of the warning that this machine does not tell a fact for which its owner wants to pause."""
+"""Key of the warning that this machine does not report a fact on which its owner wants to pause."""
 
 AskMachine = Callable[..., MachineFacts]
 
@@ -114,7 +114,7 @@ class Pausing:
             await context.changes.wait(at_most_s=soon_s)
 
     def decide(self) -> None:
-        """Set `state.pause` by the wishes and the facts, and apply the limits."""
+        """Set `state.pause` from the wishes and the facts, and apply the limits."""
         context, state, now = self._context, self._context.state, self._wall()
         self._count(now)
         if state.wishes.paused and not is_paused(state.wishes, now):

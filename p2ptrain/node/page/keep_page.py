@@ -25,7 +25,7 @@ PrintLine = Callable[[str], None]
 
 FIRST_LINE_BYTES_MAX = 1000
 TAIL_BYTES_MAX = 2000
-"""Bytes of the process's last words that the journal gets."""
+"""Maximum bytes of the process's newest output that are kept for the journal."""
 
 START_S = 120.0
 """Seconds in which the process must name its port: it loads slowly while trainers use all cores."""
@@ -38,7 +38,7 @@ _PORT = re.compile(rb"port (\d{1,5})\n")
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Pauses between an end of the process and its next start."""
+    """The pauses between the end of the process and its next start."""
 
     first_s: float = 1.0
     most_s: float = 300.0
@@ -94,7 +94,7 @@ class _Keeper:
         self._fault_told = False
 
     async def run_once(self, words: Sequence[str]) -> str:
-        """Run the process until it ends, and return its last words."""
+        """Run the process until it ends. Return its newest output, or why it ended."""
         start = partial(
             trio.lowlevel.open_process,
             stdin=subprocess.PIPE,
@@ -144,8 +144,8 @@ class _Keeper:
         if not self._fault_told:
             self._fault_told = True
             self._print_line(
-                f"the page has ended; it is started again in {pause_s:.0f} s, and after every "
-                "further end. Training is not affected. The journal has the reason."
+                f"the page's process has ended; this node starts it again in {pause_s:.0f} s, and "
+                "whenever it ends later. Training is not affected. The journal has the reason."
             )
 
 

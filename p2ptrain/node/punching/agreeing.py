@@ -173,7 +173,9 @@ def _receive(context: Context, peer: PeerId, payload: bytes, sightings: Sighting
     if context.peers.is_visitor(peer) and not punching.visitor_messages.consume(
         peer, 1, context.now()
     ):
-        raise TryLater("this node hears only a few messages per second from peers that just fetch")
+        raise TryLater(
+            "this node accepts only a few messages per second from peers that only fetch"
+        )
     _do(context, punching.sessions.receive(peer, message, sightings, now=context.now()))
     return b""
 

@@ -52,7 +52,7 @@ class NodeState:
     usage: Usage = field(default_factory=Usage)
     """The bytes of bulk data that this node has moved today."""
     unavailable: tuple[str, ...] = ()
-    """The facts that the owner's wishes need and this machine does not tell, in words."""
+    """The facts that the owner's wishes need and this machine does not report, in words."""
     own_report: StepReport | None = None
     """Our report on the newest outer step, which our heartbeats contain."""
     arrived: dict[PeerId, StepReport] = field(default_factory=dict)

@@ -158,7 +158,7 @@ class SeriesReader:
 
 
 def with_times(rows: Sequence[StepRow]) -> list[StepRow]:
-    """Give rows without a time that of the next row: the step ended at that time at the latest."""
+    """Give each row without a time the time of the next row, by which its step had ended."""
     known: float | None = None
     found = list[StepRow]()
     for row in reversed(rows):

@@ -2,8 +2,8 @@
 
 The member is chosen by a hash of the run and the outer step over the ledger's members, so all nodes
 know it without agreeing on anything new. If the chosen member is gone or does not train, the sample
-of that step is missing. The text is its signer's claim: a member could sign any text. It cannot do
-more with it than be read, because the text is bounded, and readers show it as plain text.
+of that step is missing. The text is its signer's claim: a member could sign any text. It can do no
+harm beyond being read, because its length is bounded and readers show it as plain text.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ COUNT_MAX = 2**53
 
 @dataclass(frozen=True, slots=True)
 class TelemetryRecord:
-    """The run after its outer step counter has become `step`, by the word of the signer.
+    """The run after its outer step counter has become `step`, according to the signer.
 
     `head` is the entry at `height`, which ended the step before. `tokens` and `participants` are
     those of the ledger. `loss` is the mean loss of the participants' training, and `held_out` the

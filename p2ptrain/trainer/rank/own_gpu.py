@@ -94,7 +94,7 @@ def require_bf16(device: torch.device, cuda: Cuda = torch.cuda) -> None:
 
 def limit_memory(device: torch.device, most_bytes: int) -> None:
     """Let torch allocate at most `most_bytes` on `device`; 0 means no limit. CUDA itself and NCCL
-    take a few hundred MB beside that."""
+    take a few hundred MB in addition."""
     if device.type == "cuda" and most_bytes:
         total = torch.cuda.mem_get_info(device)[1]
         torch.cuda.set_per_process_memory_fraction(min(1.0, most_bytes / total), device)

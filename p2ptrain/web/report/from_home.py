@@ -76,7 +76,7 @@ class HomeReport:
         try:
             reply = await ask(self._home.control, "brief-status")
         except P2PTrainError:
-            reply = {"error": "the node does not run"}
+            reply = {"error": "the node is not running"}
         if "error" in reply:
             await self._facts.refresh({"run": self._run.id, "snapshot_step": -1})
             return None

@@ -1,7 +1,7 @@
 """The head of the ledger, signed by the node that writes the report.
 
-The ledger proves itself, but a reader of a web site has no ledger. The signed head names the node
-that stands behind the site's numbers, and everybody who follows the ledger can compare them:
+A reader of a web site has no ledger, so the site cannot prove its numbers. The signed head names
+the node that vouches for them, and everybody who follows the ledger can compare them:
 `p2ptrain watch` prints the head of each outer step, and `p2ptrain report --check FILE` checks the
 signature.
 """

@@ -1,5 +1,5 @@
-"""Write the files of the report. Each file is replaced at once, so that a web server never sends
-half of one."""
+"""Write the files of the report. Each file is replaced atomically, so that a web server never
+sends half of one."""
 
 from __future__ import annotations
 

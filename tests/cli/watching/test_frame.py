@@ -100,7 +100,7 @@ def test_whole_screen_of_a_run(size: tuple[int, int], shown: str) -> None:
     assert text(KNOWN, View(), *size) == shown
 
 
-def test_node_that_does_not_answer_leaves_the_last_facts_with_their_age() -> None:
+def test_silent_node_leaves_its_last_facts_with_their_age() -> None:
     members = list(made_status(30).members)
     members[1] = replace(members[1], health="red")
     status = replace(made_status(), members=tuple(members))
@@ -191,7 +191,7 @@ def test_sparkline_has_the_means_of_known_values() -> None:
     assert sparkline([None], 2) == sparkline([1.0], 0) == sparkline([], 5) == [""]
 
 
-def test_lanes_begin_with_this_node_and_then_the_members_in_trouble() -> None:
+def test_lanes_show_this_node_then_members_in_trouble() -> None:
     status = made_status(5)
     members = list(status.members)
     members[3] = replace(members[3], health="yellow")

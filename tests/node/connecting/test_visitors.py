@@ -112,7 +112,7 @@ async def test_visitors_share_one_limit_of_messages_about_punching(tmp_path: Pat
         assert p.observed() == 0
 
 
-async def test_member_cannot_use_up_the_ports_that_we_may_let_others_observe(
+async def test_member_cannot_use_up_our_observed_ports(
     tmp_path: Path,
 ) -> None:
     async with pair(tmp_path) as p:

@@ -41,7 +41,7 @@ async def test_records_of_the_journal_become_events(tmp_path: Path, new_rig: New
         ("heal", "", "Another chain outranks this node's, which drops its entries after 9."),
         ("heal", "", "The voters of a branch returned to the run."),
         ("pause", me, "This node paused: you asked for it."),
-        ("resume", me, "This node goes on."),
+        ("resume", me, "This node trains again."),
     ]
     assert list(happenings.new(r.context)) == []
 

@@ -72,7 +72,7 @@ def test_output_that_is_not_a_terminal_has_the_lines_only() -> None:
 
 
 @pytest.mark.parametrize("environment", [{"TERM": "dumb"}, {}, {"TERM": "xterm"}])
-def test_terminal_that_is_dumb_or_of_another_process_has_no_live_line(
+def test_dumb_or_background_terminal_has_no_live_line(
     environment: dict[str, str],
 ) -> None:
     ours, theirs = pty.openpty()

@@ -39,7 +39,7 @@ async def test_organiser_reads_who_joins_and_who_leaves(tmp_path: Path) -> None:
         r.set_chain(learners=())
         assert said_by(news, r) == [
             f"left: {label(ANN.peer)}; 1 member now",
-            f"dropped without a goodbye: {label(BOB.peer)}; 1 member now",
+            f"dropped out without a goodbye: {label(BOB.peer)}; 1 member now",
         ]
 
 

@@ -65,7 +65,7 @@ async def test_other_reasons_outlive_resume(tmp_path: Path) -> None:
         await order(r, "limit", daily=10**6)
         answer = await order(r, "resume")
         assert str(answer["done"]).startswith(
-            "your pause is over, but this node stays paused: your"
+            "your pause has ended, but this node stays paused: your"
         )
 
 
@@ -89,7 +89,7 @@ async def test_lost_inner_steps_are_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("for_s", [0, -1, "2h", True, float("nan"), float("inf"), 10**9])
-async def test_other_durations_are_refused(tmp_path: Path, for_s: object) -> None:
+async def test_invalid_durations_are_refused(tmp_path: Path, for_s: object) -> None:
     async with rig(tmp_path) as r:
         with pytest.raises(ConfigError):
             await order(r, "pause", for_s=for_s)
@@ -119,7 +119,7 @@ async def test_limits_change_the_rates_at_once(tmp_path: Path) -> None:
         assert (plane.uplink.limited, plane.downlink.limited) == (False, False)
 
 
-async def test_limit_of_the_options_holds_again_without_the_owners(tmp_path: Path) -> None:
+async def test_option_applies_again_once_the_owners_limit_is_off(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
         r.configure(limit_up_bytes_per_s=10**6)
         assert r.context.limit_up_bytes_per_s == 10**6
@@ -142,7 +142,7 @@ async def test_limit_of_the_options_holds_again_without_the_owners(tmp_path: Pat
         {"down": True},
     ],
 )
-async def test_other_limits_are_refused(tmp_path: Path, limit: dict[str, object]) -> None:
+async def test_invalid_limits_are_refused(tmp_path: Path, limit: dict[str, object]) -> None:
     async with rig(tmp_path) as r:
         with pytest.raises(ConfigError):
             await order(r, "limit", **limit)
@@ -156,7 +156,7 @@ async def test_schedule_names_its_reason_in_the_status(tmp_path: Path) -> None:
         answer = await order(r, "schedule", windows="22:00-07:00", on_battery=True)
         assert answer["done"] == "trains 22:00-07:00 (local time), but not on battery"
         pausing.decide()
-        words = "paused: outside your schedule 22:00-07:00, trains again at 22:00"
+        words = "paused: outside your schedule 22:00-07:00; training resumes at 22:00"
         said = await status(r.context)
         assert (said.state, said.state_name) == (words, "paused")
         now[0] = at("2026-11-26 22:00")
@@ -166,7 +166,7 @@ async def test_schedule_names_its_reason_in_the_status(tmp_path: Path) -> None:
         assert r.context.state.wishes.schedule is None
 
 
-async def test_end_of_a_pause_comes_without_an_order(tmp_path: Path) -> None:
+async def test_pause_ends_at_its_time_without_an_order(tmp_path: Path) -> None:
     async with rig(tmp_path) as r, trio.open_nursery() as nursery:
         nursery.start_soon(Pausing(r.context).run)
         await order(r, "pause", for_s=0.05)
@@ -177,7 +177,7 @@ async def test_end_of_a_pause_comes_without_an_order(tmp_path: Path) -> None:
         nursery.cancel_scope.cancel()
 
 
-async def test_battery_and_gpu_pause_a_node_that_wants_so(tmp_path: Path) -> None:
+async def test_battery_and_gpu_pause_a_node_if_its_owner_wants(tmp_path: Path) -> None:
     machine = [MachineFacts(on_battery=True, gpu_used_by="blender")]
     asked = []
 
@@ -193,7 +193,7 @@ async def test_battery_and_gpu_pause_a_node_that_wants_so(tmp_path: Path) -> Non
         machine[0] = MachineFacts(gpu_used_by="blender")
         await settled(lambda: r.context.state.pause and r.context.state.pause.kind == "gpu")
         assert asked[0] == (True, True)
-        missing = "nvidia-smi does not tell here which programs use the GPU"
+        missing = "nvidia-smi does not report which programs use the GPU"
         machine[0] = MachineFacts(missing=(missing,))
         await settled(lambda: r.context.state.pause is None and UNAVAILABLE in r.context.alerts)
         assert (await status(r.context)).schedule.endswith(f"({missing})")

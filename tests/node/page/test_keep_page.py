@@ -83,7 +83,7 @@ async def test_killed_page_is_started_again_at_its_port(tmp_path: Path) -> None:
         await kept.until_starts(2)
         nursery.cancel_scope.cancel()
     assert kept.lines[0].startswith("see the run at http://127.0.0.1:4281/")
-    assert kept.lines[1].startswith("the page has ended; it is started again in")
+    assert kept.lines[1].startswith("the page's process has ended; this node starts it")
     assert kept.starts == [4280, 4281]
     assert children() == []
     reasons = [each.get("reason") for each in newest_records(tmp_path / "journal.jsonl")]
@@ -98,8 +98,8 @@ async def test_url_is_printed_once_while_the_port_stays(tmp_path: Path) -> None:
         nursery.cancel_scope.cancel()
     assert [line.split(" at ")[0] for line in kept.lines] == [
         "see the run",
-        "the page has ended; it is started again in 0 s, and after every further end. Training is "
-        "not affected. The journal has the reason.",
+        "the page's process has ended; this node starts it again in 0 s, and whenever it ends "
+        "later. Training is not affected. The journal has the reason.",
     ]
 
 

@@ -140,7 +140,7 @@ async def test_heartbeats_report_whether_other_sites_reach_the_data_port(
         assert judged_reach(r.context) == (reported[0], False), "this node does not listen"
 
 
-async def test_peer_that_is_dialled_by_ipv6_only_is_dialable_for_peers_with_ipv6(
+async def test_peer_with_ipv6_can_dial_a_peer_that_only_ipv6_reaches(
     tmp_path: FilePath,
 ) -> None:
     """Ann is behind a NAT, but reached by IPv6. Bob has IPv6 too, and Cai does not."""

@@ -126,7 +126,7 @@ async def test_tokenizer_that_does_not_fit_costs_only_the_sample(tmp_path: Path)
         assert (asked(remote), published(r)) == ([], [])
 
 
-async def test_member_whose_turn_it_is_not_does_nothing(tmp_path: Path) -> None:
+async def test_member_does_nothing_when_it_is_not_its_turn(tmp_path: Path) -> None:
     remote = TrainerRemote()
     async with node(tmp_path, remote, samples=SamplePrompts(("once",), 2)) as r:
         await settled(lambda: r.context.trainer.work is not None)
@@ -163,7 +163,7 @@ async def until(r: Rig, holds: Callable[[], bool], *peers: Identity) -> None:
         learn(r, *peers)
 
 
-async def test_text_of_the_chosen_member_is_kept_and_no_other(tmp_path: Path) -> None:
+async def test_only_the_text_of_the_chosen_member_is_kept(tmp_path: Path) -> None:
     async with node(tmp_path) as r:
         learn(r, ANN, BOB)
         await until(

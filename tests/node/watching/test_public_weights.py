@@ -149,7 +149,7 @@ async def test_visits_change_nothing_that_the_node_believes(tmp_path: Path) -> N
         assert len(r.context.peers.table) == 0
 
 
-async def test_full_house_of_guests_still_has_room_for_members(tmp_path: Path) -> None:
+async def test_members_connect_while_all_guest_places_are_taken(tmp_path: Path) -> None:
     async with serving(tmp_path) as r:
         member, listener = Credentials.create(r.context.identity), r.context.plane.listener
         listener.trust_certificate(member.certificate_der)

@@ -3,7 +3,7 @@
 import { open, openEverything } from "./setting.mjs";
 import { serious } from "./checks.mjs";
 
-const STALE = /^Stopped hearing \d+ s ago; last data \d\d:\d\d:\d\d$/;
+const STALE = /^No data for \d+ s; this page shows the state of \d\d:\d\d:\d\d$/;
 
 export async function freshness(here, browser) {
   const url = await here.serve("--step-s", "4");
@@ -20,12 +20,12 @@ export async function freshness(here, browser) {
   await fetch(url + "/made/silent");
   await page.waitForSelector("body.stale", { timeout: 20000 });
   const words = await page.textContent("#stale");
-  here.report("the page says that it stopped hearing", words, String(STALE), STALE.test(words));
+  here.report("the page says that its data is old", words, String(STALE), STALE.test(words));
   const found = await serious(here, page);
   here.report("axe-core: serious findings, greyed out", found, [], found.length === 0);
   await fetch(url + "/made/loud");
   await page.waitForSelector("body:not(.stale)", { timeout: 20000 });
-  here.report("the page hears again by itself", true, true, true);
+  here.report("the page is live again by itself", true, true, true);
   await close();
 }
 

@@ -26,7 +26,7 @@ OFF = "off"
 UpOption = Annotated[
     str | None,
     typer.Option(
-        "--up", metavar="RATE", help="Rate at which bulk data is sent.", show_default="as it is"
+        "--up", metavar="RATE", help="Maximum rate of the upload.", show_default="as it is"
     ),
 ]
 DownOption = Annotated[
@@ -34,7 +34,7 @@ DownOption = Annotated[
     typer.Option(
         "--down",
         metavar="RATE",
-        help="Rate at which snapshots, updates and data are fetched.",
+        help="Maximum rate at which snapshots, updates and data are fetched.",
         show_default="as it is",
     ),
 ]
@@ -43,7 +43,7 @@ DailyOption = Annotated[
     typer.Option(
         "--daily",
         metavar="SIZE",
-        help="Bulk data of a day, up and down together; then the node pauses until midnight.",
+        help="Maximum bulk data of a day, up and down. Then the node pauses until midnight.",
         show_default="as it is",
     ),
 ]
@@ -56,7 +56,10 @@ ThreadsOption = Annotated[
 GpuOption = Annotated[
     str | None,
     typer.Option(
-        "--gpu-mem", metavar="SIZE", help="GPU memory of each rank.", show_default="as it is"
+        "--gpu-mem",
+        metavar="SIZE",
+        help="Maximum GPU memory of each rank.",
+        show_default="as it is",
     ),
 ]
 
@@ -72,9 +75,9 @@ def limit(
 ) -> None:
     """Limit how much of this machine the node uses.
 
-    `off` removes a limit. Rates and the day's bytes hold at once; threads and GPU memory hold when
-    the trainer next starts, for instance after a pause. All limits are kept in the home, and hold
-    again after a restart. Without options, show them.
+    `off` removes a limit. Limits on rates and on the day's bytes take effect at once. Limits on
+    threads and GPU memory take effect when the trainer next starts, for instance after a pause. All
+    limits are kept in the home, and survive a restart. Without options, show them.
     """
     from p2ptrain.availability.wishes import Limits
     from p2ptrain.config.node import parse_rate, parse_size

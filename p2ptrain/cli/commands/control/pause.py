@@ -91,7 +91,7 @@ def _order(
 
 def seconds_until(text: str, now: datetime) -> float:
     """Return the seconds from `now` to the local time in `text`. A time without a date is the next
-    one. Raises ConfigError: `text` is not a time, or it is over."""
+    one. Raises ConfigError: `text` is not a time, or the time is past."""
     match = _TIME.fullmatch(text.strip())
     try:
         if match is None:
@@ -107,5 +107,5 @@ def seconds_until(text: str, now: datetime) -> float:
     # Timestamps count the seconds that really pass, also when the clock changes in between.
     seconds = at.timestamp() - now.timestamp()
     if seconds <= 0:
-        raise ConfigError(f"{text.strip()} is over", do="give a time to come")
+        raise ConfigError(f"{text.strip()} is in the past", do="give a time in the future")
     return seconds

@@ -50,7 +50,7 @@ def schedule(
     """Choose the hours in which to train.
 
     Outside of them the node is paused: the device is free, and the node stays a member. The choice
-    is kept in the home, and holds again after a restart. Without arguments, show it.
+    is kept in the home, and survives a restart. Without arguments, show it.
     """
     from p2ptrain.availability.windows import parse_schedule
 

@@ -40,7 +40,7 @@ NO_RESTART = "2 3 4 6 7 8"
 unfit machine, no admission, another version, and an identity that is in use."""
 
 STOP_S = 60
-"""Seconds for a kind exit: 20 s for the goodbye, and time for the trainer and the disk."""
+"""Seconds for an orderly exit: 20 s for the goodbye, and time for the trainer and the disk."""
 
 SYSTEMCTL_S = 60.0
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,40}", re.ASCII)
@@ -102,13 +102,13 @@ def install(
     """Write a systemd user unit for the node in this home, and start it.
 
     It needs no root. The unit restarts the node after a failure, but not after one that a restart
-    does not remove, such as a wrong option. Print everything that is written.
+    cannot fix, such as a wrong option. The command prints everything that it writes.
     """
     where = home_path(home)
     path, given = unit_path(name, os.environ), options or []
     if not ((where / "run" / "agreed").exists() or {"--yes", "-y"} & {*given}):
         raise ConfigError(
-            f"nobody has agreed to take part in a run in {where} yet",
+            f"you have not agreed yet to take part in the run of {where}",
             code="SERVICE",
             likely="a service has no terminal, so it cannot ask",
             do=f"start {to_paste(where, 'node')} once in a terminal, or add: -- --yes",
@@ -134,7 +134,7 @@ def install(
 def remove(
     name: NameOption = "p2ptrain", dry_run: DryOption = False, home: HomeOption = None
 ) -> None:
-    """Stop the unit kindly, and delete it. The node's home stays as it is."""
+    """Stop the unit in an orderly way, and delete it. The node's home stays as it is."""
     path = unit_path(name, os.environ)
     if not path.exists():
         raise ConfigError(

@@ -40,8 +40,8 @@ def open_page(
 
     Print its URL first.
 
-    The URL contains a secret: whoever knows it and can connect to this machine's loopback address
-    can pause the node. For the page of another machine, forward its port first: ssh -L
+    The URL contains a secret: anybody who knows it and can connect to this machine's loopback
+    address can pause the node. For the page of another machine, forward its port first: ssh -L
     4280:127.0.0.1:4280 MACHINE.
     """
     from p2ptrain.archive.home import Home

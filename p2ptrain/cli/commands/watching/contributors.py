@@ -35,8 +35,9 @@ def contributors(
 ) -> None:
     """Show which peers have contributed, most tokens first.
 
-    Counts the certified tokens and outer steps in this home's ledger, after checking every vote.
-    Anybody with the ledger gets the same numbers. Works whether or not a node runs in the home.
+    The command counts the certified tokens and outer steps in this home's ledger, after checking
+    every vote. Anybody with the ledger gets the same numbers. The command works whether or not a
+    node runs in the home.
     """
     from p2ptrain.cli.durations import parse_duration
 

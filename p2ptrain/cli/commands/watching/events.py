@@ -35,10 +35,11 @@ PAGE = 500
 def events(
     home: HomeOption = None,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on, and print each event as it happens.")
+        bool,
+        typer.Option("--follow", "-f", help="Keep running, and print each event as it happens."),
     ] = False,
     last: Annotated[
-        int, typer.Option("--last", metavar="N", min=0, help="Print the newest N events first.")
+        int, typer.Option("--last", metavar="N", min=0, help="Begin with the newest N events.")
     ] = 30,
     kind: Annotated[
         str,
@@ -50,7 +51,8 @@ def events(
 ) -> None:
     """Show what happened in the run, the oldest first.
 
-    Works whether or not a node runs in the home. With --json, print one object per line.
+    The command works whether or not a node runs in the home. With --json, it prints one object per
+    line.
     """
     where = open_home(home, to_write=False).root
     kinds = kinds_in(kind)

@@ -50,8 +50,8 @@ def me(
 ) -> None:
     """Show what this node has contributed to the run.
 
-    Counts certified tokens in this home's ledger, after checking every vote. Works whether or not a
-    node runs in the home.
+    The command counts certified tokens in this home's ledger, after checking every vote. It works
+    whether or not a node runs in the home.
     """
     if verify is not None:
         _verify(verify, home, as_json=as_json)
@@ -255,10 +255,10 @@ def _verify(file: Path, home: Path | None, *, as_json: bool) -> None:
 
 
 def _compared(card: Card, home: Path | None) -> tuple[bool | None, str]:
-    """Count the card's tokens in the ledger of this home. Return whether they agree, in words too;
-    None if the ledger cannot tell.
+    """Count the card's tokens in the ledger of this home. Return whether they agree (None if
+    that cannot be found out), and a sentence about it.
 
-    Raises RemoteProtocolError (CARD): the ledger says something else.
+    Raises RemoteProtocolError (CARD): the card and the ledger disagree.
     """
     from p2ptrain.ids import PeerId
 
@@ -282,12 +282,13 @@ def _compared(card: Card, home: Path | None) -> tuple[bool | None, str]:
         card.tokens_total,
     ):
         raise RemoteProtocolError(
-            "the card says something else than the ledger in this home",
+            "the card disagrees with the ledger in this home",
             code="CARD",
             evidence=[
                 f"the card says {card.tokens:,} of {card.tokens_total:,} tokens",
                 f"the ledger says {counts[0]:,} of {found.tokens:,} at entry {card.height}",
             ],
             likely="the peer exaggerates, or it was on a different branch of the run",
+            do="do not rely on this card; ask the peer for a new one",
         )
     return True, f"the ledger in this home says the same, up to entry {card.height}"

@@ -70,7 +70,7 @@ def report(
     if check is not None:
         return _check(check, as_json=as_json)
     if out is None:
-        raise ConfigError("there is no folder to write", do="p2ptrain report --out DIR")
+        raise ConfigError("you did not name the folder to write", do="p2ptrain report --out DIR")
     if invite or bootstrap:
         return _watched(config_of(invite, bootstrap, run, trust_checkpoint), out, every)
     return _own(open_home(home, to_write=False).root, out, every)

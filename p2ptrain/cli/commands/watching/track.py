@@ -34,8 +34,8 @@ def track(
 ) -> None:
     """Copy the run's history to TensorBoard or to JSON lines.
 
-    Continues where it ended before, and never copies an outer step twice. A step follows when its
-    reports are complete, usually two steps later. Runs in a process of its
+    The command continues where it ended before, and never copies an outer step twice. A step is
+    copied when its reports are complete, usually two steps later. The command is a process of its
     own, so it cannot disturb the node. Press Ctrl-C to end it.
     """
     from p2ptrain.cli.tracking.copying import copy_for_ever, copy_new

@@ -91,7 +91,7 @@ def config_of(
     texts = [*([invite] if invite else ()), *(bootstrap or ())]
     if not texts:
         raise ConfigError(
-            "there is no invitation and no address",
+            "you gave neither an invitation nor an address",
             code="ADDR-NONE",
             do="p2ptrain watch INVITE, with an invitation from the run's organiser",
         )

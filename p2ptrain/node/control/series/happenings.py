@@ -45,7 +45,7 @@ class Happenings:
                     ("pause", self._me, f"This node paused: {record.get('reason')}.")
                 )
             case "resumed", _:
-                self._noted.append(("resume", self._me, "This node goes on."))
+                self._noted.append(("resume", self._me, "This node trains again."))
             case "branch", _:
                 what = f"This node is on a branch: {record.get('what')}."
                 self._noted.append(("branch", "", what))

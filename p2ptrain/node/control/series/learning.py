@@ -35,7 +35,7 @@ from p2ptrain.peers.series.history_pages import (
 )
 
 HISTORY_PACE = AskingRate(at_once=1, next_s=3.0, deadline_s=15.0)
-"""One member after another: nothing waits for the answer, and a page can have half a megabyte."""
+"""Ask one member after another: no task waits for the answer, and a page can take 640 kB."""
 
 FIRST_S = 5.0
 """Seconds after which a node that is up to date begins to ask. A newcomer has more urgent things to
@@ -131,7 +131,7 @@ async def _page(
 
 
 def _objection(page: HistoryPage, request: HistoryRequest, now_s: float) -> str:
-    """Return why the page is no answer to the request; "" if it is one."""
+    """Return why the page does not answer the request; "" if it does."""
     if not all(request.first <= row.step <= request.last for row in page.steps):
         return "a page of history has outer steps that were not asked for"
     times = [row.time for row in page.steps if row.time is not None]

@@ -1,4 +1,4 @@
-// Where the data comes from: the stream, or polls while the stream is lost, or one file.
+// The sources of the data: the stream, polls while the stream is lost, or one file.
 
 import { takeEvents, takeSeries, takeState, takeStep } from "./model.mjs";
 

@@ -1,4 +1,4 @@
-// The waterfall's lanes: how each peer spent the last outer steps. No document here.
+// The waterfall's lanes: how each peer spent the last outer steps. It does not know the document.
 
 import { known, short } from "./text.mjs";
 import { groupedBySteps, median, quantile } from "./numbers.mjs";
@@ -13,7 +13,7 @@ export const PARTS = [
   ["apply", "apply"],
 ];
 
-// `steps` are the columns, oldest first, with their length in seconds. A lane has a cell a column:
+// `steps` are the columns, oldest first, with their length in seconds. A lane has one cell for each column:
 // the parts in milliseconds, or null if the peer was down or did not report.
 export function waterfall(series, lanesMax, stepsMax = 20) {
   const grouped = groupedBySteps(series).slice(-stepsMax);
@@ -76,7 +76,7 @@ function medianLane(lanes, columns) {
 const REST_MIN = 0.02;
 
 // Pieces of a lane as fractions of the whole width. A cell longer than its step is drawn shorter,
-// to scale: clocks of peers differ, and a step's length is this node's word.
+// to scale: clocks of peers differ, and this node measured the step's length.
 export function pieces(lane, steps) {
   const whole = steps.reduce((sum, each) => sum + each.seconds, 0) || 1;
   const found = [];

@@ -47,7 +47,7 @@ function main() {
   let shownAt = 0;
   let sectionsAt = 0;
 
-  // A drawing a frame at most, and for changes of the state a drawing a second.
+  // Draw at most once per frame, and at most once per second if only the state has changed.
   app.changed = (what) => {
     stale.add(what);
     if (asked) return;

@@ -135,7 +135,7 @@ export function nameOf(model, peer) {
   return model.shared.has(name) ? `${name} …${id.slice(-4)}` : name;
 }
 
-// Seconds since the node was heard: the age that the server told, and what has passed since.
+// Seconds since the node last answered: the age that the server reported, and the time since then.
 export function dataAge(model, nowMs) {
   if (!model.state) return null;
   const told = model.state.heard_s_ago;

@@ -1,4 +1,4 @@
-// Numbers and sentences that the sections show, computed from the model. No document here.
+// Numbers and sentences that the sections show, computed from the model. It does not know the document.
 
 import { clean, count, duration, fixed, known, percent, plural, short } from "./text.mjs";
 
@@ -23,7 +23,7 @@ export function median(values) {
   return quantile(values, 0.5);
 }
 
-// Time to the end of the run: the median of the last 20 outer steps, and half the distance of
+// Time to the end of the run: the median of the last 20 outer steps, and half the distance between
 // their quartiles as the spread. One slow step then does not change the estimate much.
 export function timeLeft(series, stepsOfRun) {
   const times = column(series, "time").slice(-21);

@@ -151,7 +151,7 @@ export function showAge(app) {
     return markStale(app, "");
   }
   setText(text, old > STALE_S ? "not live" : `live, data of ${clock(dataTime)}`);
-  markStale(app, old > STALE_S ? `Stopped hearing ${age(old)} ago; last data ${clock(dataTime)}` : "");
+  markStale(app, old > STALE_S ? `No data for ${age(old)}; this page shows the state of ${clock(dataTime)}` : "");
 }
 
 function markStale(app, words) {
@@ -160,6 +160,6 @@ function markStale(app, words) {
   banner.hidden = words === "";
   setText(banner, words);
   const lost = words !== "";
-  if (app.lost !== undefined && app.lost !== lost) setText(byId("live"), lost ? "The page has stopped hearing from the node." : "The page hears from the node again.");
+  if (app.lost !== undefined && app.lost !== lost) setText(byId("live"), lost ? "The page no longer gets data from the node." : "The page gets data from the node again.");
   app.lost = lost;
 }

@@ -1,4 +1,4 @@
-// How to take part in the run, and how to take its weights.
+// Instructions to take part in the run, and to take its weights.
 
 import { h, svg } from "./dom.mjs";
 import { qrMatrix } from "./qr.mjs";

@@ -73,7 +73,7 @@ function entropyOf(model) {
   return model.series && model.series.unigram_entropy;
 }
 
-// The unigram entropy as a line, and a sign for each event.
+// Draw the unigram entropy as a line, and a sign for each event.
 function drawMarks(plot, model, axis) {
   const { ctx: pen, bbox } = plot;
   const ratio = devicePixelRatio;

@@ -1,4 +1,4 @@
-// The waterfall: the last outer steps, a lane a peer, patterns beside colours.
+// The waterfall: the last outer steps, one lane for each peer, patterns beside colours.
 
 import { figure, h, peerLabel, svg } from "./dom.mjs";
 import { PARTS, pieces, totalMs, waitedFor, waterfall, waterfallSentence } from "./lanes.mjs";

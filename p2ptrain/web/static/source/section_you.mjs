@@ -48,7 +48,7 @@ export function mountYou(app, section) {
     rate.hidden = rateWords.hidden = !values;
     if (!values) return;
     plot.show([throughput.step, values]);
-    const words = `In the newest outer step, ${count(Math.round(last(values)))} tokens a second of yours were accepted; the median is ${count(Math.round(median(values)))}.`;
+    const words = `In the newest outer step, your node contributed ${count(Math.round(last(values)))} accepted tokens per second; its median is ${count(Math.round(median(values)))}.`;
     setText(rateWords, words);
     rate.setAttribute("aria-label", words);
   }
