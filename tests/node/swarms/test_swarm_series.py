@@ -41,7 +41,7 @@ def reported(node: SwarmNode, step: int) -> set[str]:
 
 
 async def all_are_members(s: Swarm) -> None:
-    """Wait until no trainer can miss the first outer step. A busy machine starts them one by one."""
+    """Wait until no trainer can miss the first outer step, even if they start slowly."""
     ledger = s.seed.context.ledger
     await s.until(lambda: all(s[name].peer in ledger.snapshot.members for name in TRAINERS))
 

@@ -53,10 +53,6 @@ class Happenings:
                 at = record.get("parted_at")
                 what = f"Another chain outranks this node's, which drops its entries after {at}."
                 self._noted.append(("heal", "", what))
-            case "paused", _:
-                self._noted.append(("pause", "", f"This node is paused: {record.get('reason')}."))
-            case "resumed", _:
-                self._noted.append(("resume", "", "This node trains again."))
             case "run-stopped", _:
                 what = f"The organiser has ended the run: {record.get('reason')}."
                 self._noted.append(("end", "", what))
