@@ -57,18 +57,19 @@ def is_spike(earlier: Sequence[float], newest: float, factor: float = SPIKE_FACT
 
 def spikes_in(rows: Sequence[StepRow], after: int) -> tuple[int, str]:
     """Return the newest outer step whose loss can be judged, and what to tell about the losses of
-    the steps after step `after`; "" if they are usual. `rows` are ordered by step."""
+    the steps after step `after`; "" if they are usual. `rows` are ordered by step. Rows that
+    members told to a newcomer are the past: they are compared with, but not judged."""
     if not rows:
         return after, ""
     judged = max([after, *(row.step for row in rows if row.step <= rows[-1].step - LATER_STEPS)])
     for words, found in (
-        ("held-out loss", [(row.step, row.held_out) for row in rows]),
-        ("training loss, as members report it,", [(row.step, row.loss) for row in rows]),
+        ("held-out loss", [(row, row.held_out) for row in rows]),
+        ("training loss, as members report it,", [(row, row.loss) for row in rows]),
     ):
-        known = [(step, loss) for step, loss in found if loss is not None and step <= judged]
-        for place, (step, loss) in enumerate(known):
+        known = [(row, loss) for row, loss in found if loss is not None and row.step <= judged]
+        for place, (row, loss) in enumerate(known):
             earlier = [value for _, value in known[max(0, place - LOSSES_USED) : place]]
-            if step > after and is_spike(earlier, loss):
+            if row.step > after and row.told_by is None and is_spike(earlier, loss):
                 usual = f"; the median of the outer steps before is {median(earlier):.3f}"
-                return judged, f"The {words} of outer step {step} is {loss:.3f}{usual}."
+                return judged, f"The {words} of outer step {row.step} is {loss:.3f}{usual}."
     return judged, ""

@@ -93,3 +93,11 @@ def test_held_out_loss_is_compared_with_held_out_losses() -> None:
     rows[80] = StepRow(80, loss=2.0, held_out=4.5)
     _, text = spikes_in(rows, 20)
     assert text.startswith("The held-out loss of outer step 80 is 4.500")
+
+
+def test_history_that_members_told_is_not_news() -> None:
+    rows = [StepRow(step, loss=2.0, told_by="someone") for step in range(1, 10)]
+    rows += [StepRow(10, loss=9.0, told_by="someone"), StepRow(11, loss=2.0), StepRow(12, loss=4.0)]
+    assert spikes_in([*rows, StepRow(13)], 0) == (11, "")
+    step, text = spikes_in([*rows, StepRow(14)], 0)
+    assert (step, "of outer step 12 is 4.000; the median" in text) == (12, True)

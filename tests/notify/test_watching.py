@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from p2ptrain.archive.home import Home, sole_use
 from p2ptrain.names import label
 from p2ptrain.notify.messages import Message
@@ -14,6 +16,7 @@ from p2ptrain.notify.targets import Target
 from p2ptrain.notify.watching import OLD_S, Place, Watcher, end_of_node, pending_peers
 from p2ptrain.observe.journal import Journal
 from p2ptrain.observe.series import StepRow
+from tests.cli.conftest import fake_node
 from tests.cli.watching.made import PEERS
 from tests.notify.made import NOW, Clock, Ids, event, write
 
@@ -82,6 +85,27 @@ def test_each_request_is_told_once(tmp_path: Path) -> None:
     ((_, text),) = watcher.requests(lambda: [first, *others])
     assert text.endswith(" and 2 more ask to take part: see `peers pending`.")
     assert pending_peers(tmp_path / "control.sock") == []
+
+
+@pytest.mark.parametrize(
+    ("reply", "found"),
+    [
+        (b'{"pending": ["a", 5, "b"]}\n', ["a", "b"]),
+        (b'{"error": "the node starts"}\n', []),
+        (b'{"pending": 5}\n', []),
+        (b"[]\n", []),
+        (b"[" * 100_000, []),
+        (b"", []),
+    ],
+)
+def test_node_is_asked_who_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reply: bytes, found: list[str]
+) -> None:
+    home = Home(tmp_path / ("long" * 40))
+    monkeypatch.chdir(home.root)  # The kernel refuses long paths of sockets.
+    with fake_node(Path(), reply) as asked:
+        assert pending_peers(home.control) == found
+    assert asked == [{"command": "pending"}]
 
 
 def test_end_that_the_owner_did_not_want_is_told(tmp_path: Path) -> None:
