@@ -73,7 +73,7 @@ ON_GPU = (
     *("parallelize", "progress", "sync_modes"),
 )
 """The tests in tests/trainer that train in the test process itself."""
-MEASURED_BY_A_CPU = ("late_swarm", "replica")
+MEASURED_BY_A_CPU = ("late_swarm", "replica", "sample_texts")
 """Tests that compare a trainer with CPU results more exactly than a GPU's rounding allows."""
 
 # The warnings of torch on a new GPU are not known in advance, so they are not errors.
