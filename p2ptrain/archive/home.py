@@ -51,6 +51,9 @@ class Home:
         self.control: Final = root / "control.sock"  # the socket of `p2ptrain status`
         self.page: Final = root / "page.json"  # where the node's page is served
         self.page_token: Final = root / "page.token"  # what the page's actions need
+        self.notify: Final = root / "notify.json"  # where messages to the owner go
+        self.notify_state: Final = root / "notify-state.json"  # what the sender has sent
+        self.notify_lock: Final = root / "notify.lock"  # held by the process that sends them
         self.lock: Final = root / "lock"  # held by the process that uses this home
         if to_make:
             root.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -100,6 +100,7 @@ COMMANDS: tuple[Command | Group, ...] = (
     Command("limit", "control.limit", "Limit how much of this machine the node uses.", "limit"),
     Command("schedule", "control.schedule", "Choose the hours in which to train.", "schedule"),
     Group("service", "control.service", "Start the node with this machine, without a terminal."),
+    Group("notify", "notifying.notify", "Choose where the node sends messages to you."),
     Command(
         "doctor",
         "doctor",

@@ -98,6 +98,8 @@ SCHEDULE: The text is not a schedule. Write windows of local time such as 22:00-
 PAUSE-UNAVAILABLE: You want the node to pause on battery, or while other programs use the GPU, and
     this machine does not report that. The node then trains at such times too.
 SERVICE: The systemd unit cannot be written or started. The lines above show the reason.
+NOTIFY: A target of p2ptrain notify is invalid, unknown or does not accept messages. The message
+    says which. The node goes on without it.
 SERVICE-NONE: This machine has no systemd for its users. Start the node with another init system, or
     with cron at boot.
 HOME: The folder cannot be used as a home: it is a file, it belongs to another user, or its disk is

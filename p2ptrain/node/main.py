@@ -25,6 +25,7 @@ from p2ptrain.node.joining import find_run
 from p2ptrain.node.joining.invitation import invite
 from p2ptrain.node.joining.startup_status import StartupStatus
 from p2ptrain.node.malloc_limits import limit_malloc
+from p2ptrain.node.page.keep_notifier import keep_notifier
 from p2ptrain.node.page.keep_page import keep_page
 from p2ptrain.node.startup import open_node
 from p2ptrain.node.state.context import Context
@@ -113,6 +114,7 @@ async def run_lives(
     reception = StartupStatus(load_or_create(home.identity).peer, journal)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(serve_commands, home.control, reception)
+        nursery.start_soon(keep_notifier, home, journal)
         if config.page_port is not None:
             nursery.start_soon(keep_page, home, config.page_port, print_line, journal)
         while True:

@@ -24,7 +24,7 @@ peers
 archive
 prepare
 node
-doctor export simulation web
+doctor export notify simulation web
 testing
 demo
 bench

@@ -47,10 +47,10 @@ SLEEPS_ALLOWED = {"tests/node/connecting/test_opening.py", "tests/node/test_slow
 
 HOSTS = re.compile(
     r"www\.apache\.org|www\.w3\.org|github\.com|([\w-]+\.)?example(\.org)?|203\.0\.113\.\d+|"
-    r"127\.0\.0\.1|localhost"
+    r"127\.0\.0\.1|localhost|ntfy\.sh"
 )
-"""The hosts of the licence, of SVG's namespace and of the project, hosts reserved for examples, and
-this machine.
+"""The hosts of the licence, of SVG's namespace and of the project, hosts reserved for examples,
+this machine, and the service that users name with `p2ptrain notify add ntfy:TOPIC`.
 """
 
 

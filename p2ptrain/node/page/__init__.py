@@ -1,1 +1,1 @@
-"""Run the process that serves the node's page."""
+"""Run the processes beside a node: one serves its page, one sends messages to its owner."""

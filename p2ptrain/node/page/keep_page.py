@@ -112,7 +112,7 @@ class _Keeper:
                 said = await self._follow(process)
         finally:
             with trio.CancelScope(shield=True):
-                await _end(process)
+                await end_process(process)
         return said.strip() or f"it ended with status {process.returncode}"
 
     async def _follow(self, process: trio.Process) -> str:
@@ -166,7 +166,7 @@ def _port_in(said: bytes) -> int | None:
     return port if 0 < port < 65536 else None
 
 
-async def _end(process: trio.Process) -> None:
+async def end_process(process: trio.Process) -> None:
     """End the process, by force if it does not end by itself. It notices the end of its input."""
     assert process.stdin is not None
     assert process.stdout is not None

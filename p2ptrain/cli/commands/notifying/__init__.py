@@ -1,0 +1,1 @@
+"""The commands that choose where a node sends messages to its owner."""
