@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -193,7 +194,7 @@ def damaged(path: Path) -> None:
 
 
 def of_other_schema(path: Path) -> None:
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection, connection:
         connection.executescript(CREATE)
         connection.execute("INSERT INTO meta VALUES ('schema', '77')")
 
@@ -203,7 +204,7 @@ def of_other_run(path: Path) -> None:
 
 
 def of_other_program(path: Path) -> None:
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("CREATE TABLE meta(key TEXT, value TEXT)")
 
 

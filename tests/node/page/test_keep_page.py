@@ -167,7 +167,9 @@ async def test_real_process_serves_and_ends_with_its_input(tmp_path: Path) -> No
 
             nursery.start_soon(keep_page, home, 0, print_line, journal)
             await served.wait()
-            (process,) = psutil.Process().children()
+            (process,) = (
+                each for each in psutil.Process().children() if "p2ptrain.web" in each.cmdline()
+            )
             port = int(lines[0].split("127.0.0.1:")[1].split("/")[0])
             async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
                 await stream.send_all(b"GET /run.txt HTTP/1.0\r\nHost: localhost\r\n\r\n")
