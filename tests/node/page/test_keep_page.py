@@ -69,8 +69,9 @@ class Kept:
             await self.changed.wait()
 
 
-def children() -> list[psutil.Process]:
-    return [each for each in psutil.Process().children() if "-c" in each.cmdline()]
+def children(program: str) -> list[psutil.Process]:
+    """Return the child processes that run `program`. Those of other tests may still run."""
+    return [each for each in psutil.Process().children() if program in each.cmdline()]
 
 
 async def test_killed_page_is_started_again_at_its_port(tmp_path: Path) -> None:
@@ -78,14 +79,14 @@ async def test_killed_page_is_started_again_at_its_port(tmp_path: Path) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(kept.keep)
         await kept.until_lines(1)
-        (process,) = children()
+        (process,) = children(SERVES)
         os.kill(process.pid, signal.SIGKILL)
         await kept.until_starts(2)
         nursery.cancel_scope.cancel()
     assert kept.lines[0].startswith("see the run at http://127.0.0.1:4281/")
     assert kept.lines[1].startswith("the page's process has ended; this node starts it")
     assert kept.starts == [4280, 4281]
-    assert children() == []
+    assert children(SERVES) == []
     reasons = [each.get("reason") for each in newest_records(tmp_path / "journal.jsonl")]
     assert reasons == [None, f"it ended with status {-signal.SIGKILL}"]
 
@@ -141,7 +142,7 @@ async def test_long_output_instead_of_a_port_ends_the_process(tmp_path: Path) ->
         nursery.start_soon(kept.keep)
         await kept.until_starts(2)
         nursery.cancel_scope.cancel()
-    assert children() == []
+    assert children(GARBAGE) == []
 
 
 @pytest.mark.parametrize(
