@@ -21,6 +21,7 @@ from p2ptrain.ring.attempt import Attempt
 from p2ptrain.ring.blame import SharedVerdict
 from p2ptrain.ring.lane_progress import LaneProgress, OutgoingSegment
 from p2ptrain.ring.request import ReduceRequest
+from p2ptrain.ring.source import Difference
 from p2ptrain.ring.wire import Header
 
 Floats = NDArray[np.float32]
@@ -63,7 +64,13 @@ def average(contributions: Sequence[Contribution], codec: Codec) -> bytes:
     )
     payloads = [bytearray(codec.encoded_bytes(first.numel)) for _ in contributions]
     arithmetics = [
-        Arithmetic(replace(first, me=me), each.anchor, each.local, payload, each.owes, each.loses)
+        Arithmetic(
+            replace(first, me=me),
+            Difference(each.anchor, each.local),
+            payload,
+            each.owes,
+            each.loses,
+        )
         for me, (each, payload) in enumerate(zip(contributions, payloads, strict=True))
     ]
     if len(contributions) == 1:
