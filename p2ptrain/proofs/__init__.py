@@ -1,5 +1,5 @@
-"""Proofs about training, as pure functions: without clock, socket, disk or torch.
+"""Proofs about the work of peers, as pure functions: without clocks, sockets, disks or torch.
 
-average    recompute a chunk of an update from the contributions, and name the peer whose numbers
-           do not follow from its inputs
+average        recompute any block of an update from the contributions, and name the peer that lied
+signed_sums    the statement with which a peer answers for a sum that it sent
 """

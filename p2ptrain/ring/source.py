@@ -29,8 +29,8 @@ from p2ptrain.kernels import Codec
 
 Floats = NDArray[np.float32]
 
-WINDOW = 1 << 16
-"""Elements that a contribution decompresses at a time, rounded down to whole blocks: 256 KiB of
+WINDOW = 1 << 17
+"""Elements that a contribution decompresses at a time, rounded down to whole blocks: 512 KiB of
 fp32, which fit into the second-level cache. Shorter windows spend more time in the interpreter."""
 
 _ZEROS = np.zeros(WINDOW, np.float32)
