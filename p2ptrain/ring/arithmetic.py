@@ -58,17 +58,17 @@ class Arithmetic:
             if vector is not None and vector.shape != (request.numel,):
                 raise LocalProtocolError(f"residuals must have {request.numel} elements")
         if isinstance(source, Contribution):
-            _check_contribution(source, request, residual, residual_out)
+            _check_contribution(source, request, residual)
+        # The bound on a contribution's values already includes its residual.
+        feedback = residual_out is not None and not isinstance(source, Contribution)
         self._source = source
         self.codec = request.codec
         self._residual = residual
         self._residual_out = residual_out
-        # Scale the weights to about 1, so that sums stay near the size of their terms: fp16 has a
-        # narrow range.
         self._divisor = float(len(request.peers))
-        self._weight = self._divisor * request.weights[request.me] / sum(request.weights)
+        self._weight = request.scaled_weight
         self._me = request.peers[request.me]
-        self.influence = Influence(request, feedback=residual_out is not None)
+        self.influence = Influence(request, feedback=feedback)
 
     def alone(self) -> None:
         """Do the whole reduce of a peer that is alone: the mean is its own pseudo-gradient."""
@@ -308,17 +308,14 @@ class Accumulator:
 
 
 def _check_contribution(
-    source: Contribution,
-    request: ReduceRequest,
-    residual: Floats | None,
-    residual_out: Floats | None,
+    source: Contribution, request: ReduceRequest, residual: Floats | None
 ) -> None:
     """A residual that is added during the reduce would make the update depend on numbers that only
     this peer has.
     """
     if source.codec != request.codec:
         raise LocalProtocolError("a contribution must be quantised with the codec of the run")
-    if residual is not None or residual_out is not None:
+    if residual is not None:
         raise LocalProtocolError(
             "a contribution that is quantised once includes its residual already"
         )

@@ -43,7 +43,8 @@ class Reduce:
     With error feedback of a `Difference`, `residual` holds this peer's rounding errors of committed
     reduces, which are added to the contribution. `residual_out` receives the rounding errors of
     this reduce, and replaces `residual` when the result is committed. Both are scaled like the sum:
-    the mean times the number of peers.
+    the mean times the number of peers. A `Contribution` already includes its residual, so it has no
+    `residual` here, but may have a `residual_out`.
 
     After a failure, the other peers have `grace_s` to learn of the failure and to name suspects.
     """

@@ -139,10 +139,11 @@ def quantised_once(
 ) -> Contribution:
     """Quantise θ − local once, in one pass, and return the contribution.
 
-    With error feedback, `residual` holds what was lost when earlier contributions of this peer were
-    quantised; it is added to the difference. `residual_out` receives what is lost now, and replaces
-    `residual` when this contribution has become part of an update. Both have the unit of θ: weights
-    and the number of participants, which nobody knows yet, do not matter.
+    With error feedback, `residual` holds what earlier roundings of this peer lost; it is added to
+    the difference. `residual_out` receives what is lost now. Both have the unit of θ. When this
+    contribution has become part of an update, the new residual is `residual_out`, plus the
+    `residual_out` of the reduce divided by `ReduceRequest.scaled_weight`: what this peer lost when
+    it rounded sums. No loss is left out if the peer's share of the total weight stays the same.
 
     Raises:
         NonFinite: the difference is not finite, or too large for the codec.

@@ -144,7 +144,7 @@ def test_contribution_must_fit_the_request(build: Build) -> None:
         Arithmetic(mine, short, out)
     fitting = quantised_once(ring.theta, ring.locals[0], mine.codec)
     with pytest.raises(LocalProtocolError, match="includes its residual already"):
-        Arithmetic(mine, fitting, out, residual_out=np.empty(1000, np.float32))
+        Arithmetic(mine, fitting, out, residual=np.empty(1000, np.float32))
 
 
 def test_invalid_contributions_cannot_exist() -> None:
@@ -196,3 +196,33 @@ def values_of(contribution: Contribution) -> np.ndarray:
     values = np.empty(contribution.numel, np.float32)
     contribution.codec.dequantise(contribution.payload, values)
     return values
+
+
+@pytest.mark.parametrize("name", ["int8", "int4"])
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_feedback_of_contributions_and_of_sums_loses_nothing(
+    build: Build, schedule: Schedule, name: CodecName
+) -> None:
+    """The weights are unequal but do not change. Then the sum of all means differs from the sum of
+    the exact means only by what the peers still owe.
+    """
+    weights, codec = (5, 1, 9, 2), codec_of(name, 64)
+    share = np.array(weights, np.float64) / sum(weights)
+    owed = [np.zeros(PRIME, np.float32) for _ in weights]
+    off, mean = np.zeros(PRIME), np.empty(PRIME, np.float32)
+    largest = 0.0
+    for step in range(12):
+        ring = build(weights, PRIME, schedule=schedule, codec=name, block=64, streams=1)
+        for me, local in enumerate(ring.locals):
+            local[:] = np.roll(local, 7 * step)
+            ring.sources[me] = quantised_once(
+                ring.theta, local, codec, residual=owed[me], residual_out=owed[me]
+            )
+            ring.residuals_out[me] = np.empty(PRIME, np.float32)
+        codec.dequantise(update_of(ring), mean)
+        for me, request in enumerate(ring.requests):
+            owed[me] += ring.residuals_out[me] / np.float32(request.scaled_weight)
+        differences = [ring.theta.astype(np.float64) - local for local in ring.locals]
+        error = mean - share @ np.array(differences)
+        off, largest = off + error, max(largest, float(np.abs(error).max()))
+    assert np.abs(off + share @ np.array(owed, np.float64)).max() < 1e-3 * largest

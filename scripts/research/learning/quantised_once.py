@@ -151,22 +151,23 @@ class Feedback:
 
     def step(self) -> None:
         shape = FEEDBACK_PEERS, FEEDBACK_ELEMENTS
-        vectors, zeros = (
-            self._random.standard_normal(shape, np.float32),
-            np.zeros_like(self._kept[0]),
-        )
-        residuals = [(each, each) if self._keeps else (None, None) for each in self._kept]
-        sources: list[Source]
+        vectors = self._random.standard_normal(shape, np.float32)
+        zeros = np.zeros(FEEDBACK_ELEMENTS, np.float32)
+        lost = [np.zeros_like(zeros) for _ in vectors]
+        kept = [(each, each) if self._keeps else (None, None) for each in self._kept]
+        sources: list[Source] = [Difference(each, zeros) for each in vectors]
         if self._is_once:
             sources = [
                 quantised_once(each, zeros, self._codec, residual=old, residual_out=new)
-                for each, (old, new) in zip(vectors, residuals, strict=True)
+                for each, (old, new) in zip(vectors, kept, strict=True)
             ]
-            residuals = []
-        else:
-            sources = [Difference(each, zeros) for each in vectors]
-        weights = [1] * FEEDBACK_PEERS
-        update = average_of(sources, weights, self._codec, self._schedule, residuals=residuals)
+            kept = [(None, each) for each in lost]
+        update = average_of(
+            sources, [1] * FEEDBACK_PEERS, self._codec, self._schedule, residuals=kept
+        )
+        if self._keeps:
+            for residual, more in zip(self._kept, lost, strict=True):
+                residual += more
         told = np.empty_like(zeros)
         self._codec.dequantise(update, told)
         self._off += told - vectors.mean(axis=0, dtype=np.float64)
@@ -178,7 +179,7 @@ class Feedback:
 
 
 def feedback(steps: int) -> Iterator[str]:
-    """Yield a row of a table for each codec and schedule: the errors that `steps` means add up to."""
+    """Yield a row of a table for each codec and schedule: what the errors of all means add up to."""
     for name in CODECS:
         for schedule in SCHEDULES:
             found = []
