@@ -179,7 +179,7 @@ class Feedback:
 
 
 def feedback(steps: int) -> Iterator[str]:
-    """Yield a row of a table for each codec and schedule: what the errors of all means add up to."""
+    """Yield a row of a table for each codec and schedule: the sum of the errors of all means."""
     for name in CODECS:
         for schedule in SCHEDULES:
             found = []
