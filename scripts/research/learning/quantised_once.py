@@ -1,7 +1,7 @@
 """Compare contributions that are quantised once with sums that are quantised on their way.
 
 `python -m scripts.research.learning.quantised_once` prints the error of the mean for random vectors
-and for pseudo-gradients of a small model, and the loss of that model after several outer steps.
+and for pseudo-gradients of a small model, and what the errors of many means add up to.
 """
 
 from __future__ import annotations
@@ -40,7 +40,6 @@ FEEDBACK_PEERS, FEEDBACK_ELEMENTS = 4, 1 << 15
 MODEL = ModelSpec(vocab=256, layers=2, width=64, heads=2, kv_heads=2, ffn=160, sequence=64)
 INNER = InnerSpec(steps=16, batch_sequences=8, lr=2e-3, warmup_steps=0, total_steps=10_000)
 OUTER_LR, MOMENTUM = 0.7, 0.9
-VALIDATION_ROWS = 256
 TEXT_BYTES = 4_000_000
 
 
@@ -95,7 +94,7 @@ class Swarm:
         self._momentum = np.zeros_like(self.theta)
         self._replicas = [Replica(MODEL, INNER, "fp32") for _ in range(peers)]
         self._mean, self._codec, self._schedule = mean, codec, schedule
-        self._rows, self.validation = rows_of_text(seed)
+        self._rows = rows_of_text(seed)
         self._used = 0
 
     def train(self) -> list[Floats]:
@@ -115,17 +114,13 @@ class Swarm:
         update = self._mean(vectors, [1] * len(vectors), self._codec, self._schedule)
         self._codec.outer_step(self.theta, self._momentum, update, OUTER_LR, MOMENTUM)
 
-    def loss(self) -> float:
-        return self._replicas[0].loss_of(self.theta, self.validation)
 
-
-def rows_of_text(seed: int) -> tuple[Tokens, Tokens]:
-    """Return rows for training and for validation, as bytes of text [rows, sequence + 1]."""
+def rows_of_text(seed: int) -> Tokens:
+    """Return rows for training, as bytes of text [rows, sequence + 1]."""
     text = "".join(standard_library_text(TEXT_BYTES)).encode()
     width = MODEL.sequence + 1
     rows = np.frombuffer(text, np.uint8)[: len(text) // width * width].reshape(-1, width)
-    rows = rows[np.random.default_rng(seed).permutation(len(rows))].astype(np.int64)
-    return rows[VALIDATION_ROWS:], rows[:VALIDATION_ROWS]
+    return rows[np.random.default_rng(seed).permutation(len(rows))].astype(np.int64)
 
 
 def gradients_of(peers: int, outer_steps: int) -> list[Floats]:
@@ -207,41 +202,21 @@ def errors(kind: str, vectors: Sequence[Floats]) -> Iterator[str]:
                 yield f"| {kind} | {peers} | {name} | {schedule} | {label} | {' | '.join(found)} |"
 
 
-def losses(peers: int, outer_steps: int, seeds: Sequence[int]) -> Iterator[str]:
-    """Yield a row of a table for each codec and schedule: losses after `outer_steps`."""
-    for name in CODECS:
-        for schedule in SCHEDULES:
-            ends = []
-            for mean in WAYS.values():
-                swarms = [Swarm(peers, mean, usual(name), schedule, seed) for seed in seeds]
-                for swarm in swarms:
-                    for _ in range(outer_steps):
-                        swarm.outer_step()
-                ends.append([swarm.loss() for swarm in swarms])
-            apart = np.subtract(ends[1], ends[0])
-            shown = " | ".join(f"{np.mean(each):.4f}" for each in ends)
-            each = ", ".join(f"{value:+.4f}" for value in apart)
-            yield f"| {name} | {schedule} | {shown} | {apart.mean():+.4f} | {each} |"
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=["random", "model", "loss", "feedback"])
+    parser.add_argument("what", choices=["random", "model", "feedback"])
     parser.add_argument("--outer-steps", type=int, default=10)
-    parser.add_argument("--seeds", type=int, default=3)
     chosen = parser.parse_args()
     one_thread()
     begun = time.process_time()
-    for line in _lines(chosen.what, chosen.outer_steps, chosen.seeds):
+    for line in _lines(chosen.what, chosen.outer_steps):
         sys.stdout.write(f"{line}\n")
         sys.stdout.flush()
     sys.stdout.write(f"{time.process_time() - begun:.0f} CPU seconds\n")
 
 
-def _lines(what: str, outer_steps: int, seeds: int) -> Iterator[str]:
-    if what == "loss":
-        yield from losses(6, outer_steps, range(1, seeds + 1))
-    elif what == "feedback":
+def _lines(what: str, outer_steps: int) -> Iterator[str]:
+    if what == "feedback":
         yield from feedback(outer_steps)
     elif what == "model":
         for peers in PEERS:
