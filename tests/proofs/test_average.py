@@ -47,7 +47,7 @@ class Averaging:
     """The contributions that auditors receive."""
     update: bytes = b""
     sums: dict[tuple[int, int], bytes] = field(default_factory=dict)
-    """What each peer sent for each part, by (peer, part): the sum, or the owner's mean."""
+    """The sum that each peer sent for each part, or the mean of its owner, by (peer, part)."""
 
     @classmethod
     def run(
