@@ -33,7 +33,14 @@ from p2ptrain.node.state.context import Context
 from p2ptrain.node.state.threads import in_thread
 from p2ptrain.observe.states import Exchanging, StandingBy
 from p2ptrain.peers.heartbeat import ReduceReport
-from p2ptrain.ring import Reduce, ReduceRequest, ReduceStatistics, residual_max, streams_for
+from p2ptrain.ring import (
+    Difference,
+    Reduce,
+    ReduceRequest,
+    ReduceStatistics,
+    residual_max,
+    streams_for,
+)
 from p2ptrain.ring.wait_for import reduce_deadline_s
 from p2ptrain.state import Arena, Float32Vector, Residual
 from p2ptrain.state.pseudo_gradient import compare
@@ -225,8 +232,7 @@ async def _reduce(
         reduce = Reduce(
             request,
             links,
-            theta,
-            local,
+            Difference(theta, local),
             payload,
             context.plane.uplink,
             residual=None if residual is None else residual.owed,
