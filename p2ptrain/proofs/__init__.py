@@ -1,0 +1,1 @@
+"""Proofs about contributions, and rules that judge them. No part reads a clock, socket or disk."""
