@@ -5,13 +5,14 @@ cut. It publishes only their digests, before anybody knows which link will be op
 link, it hands over two checkpoints. An auditor starts from the first, repeats the inner steps on
 the leased blocks, and compares where it ends with the second.
 
-    θ ──link 0── checkpoint 1 ──link 1── checkpoint 2 ──link 2── checkpoint 3 ──link 3── contribution
-    moments that ended the last chain                                      moments that end this one
+    θ ──link 0── checkpoint 1 ──link 1── checkpoint 2 ──link 2── checkpoint 3 ──link 3── the end
+
+    at θ: the moments that ended the last chain        at the end: the contribution
 
 A checkpoint has two halves with a digest each: the displacement θ − weights, as the run's codec
-writes it, and the state of the inner optimizer in 2 bytes a parameter (`moments`). Link 0 starts at
-θ, which everybody has, **with the optimizer state that ended the previous chain**. This rule is half
-of the proof: with an invented optimizer state, honest inner steps lead anywhere, and replay
+writes it, and the state of the inner optimizer in 2 bytes a parameter (`moments`). Link 0 starts
+at θ, which everybody has, **with the optimizer state that ended the previous chain**. This rule is
+half of the proof: with an invented optimizer state, honest inner steps lead anywhere, and replay
 perfectly. The displacement at the end of the last link is the contribution itself.
 
 What an open link proves is limited: the inner steps of this link were made on these blocks, from
@@ -26,6 +27,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import pairwise
 
 import numpy as np
 from blake3 import blake3
@@ -46,15 +48,15 @@ COLD_DISTANCE_MAX = 0.18
 about the learning rate, in the direction of the gradient's sign, and rounding decides the signs of
 small gradients."""
 
-_DISPLACEMENT = b"p2ptrain displacement 1\n"
 _DRAW = b"p2ptrain draw 1\n"
 _RUN = 1 << 16
 """Elements that are compared together, so that temporary arrays stay small."""
 
 
 def displacement_digest(payload: bytes) -> Digest:
-    """Return the digest of a displacement, as the run's codec writes it."""
-    return Digest(blake3(_DISPLACEMENT + payload).hexdigest())
+    """Return the digest of a displacement, as the run's codec writes it. The digest of the last one
+    of a chain is the digest of the contribution that a claim contains."""
+    return Digest(blake3(payload).hexdigest())
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,7 @@ def link_blocks(blocks: int) -> tuple[range, ...]:
     assert blocks > 0
     links = min(LINKS, blocks)
     cuts = [blocks * number // links for number in range(links + 1)]
-    return tuple(range(first, stop) for first, stop in zip(cuts, cuts[1:], strict=False))
+    return tuple(range(first, stop) for first, stop in pairwise(cuts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +131,8 @@ def drawn(purpose: str, beacon: Digest, *words: str) -> int:
 
 
 def opened_link(beacon: Digest, peer: str, links: int, share: Fraction) -> int | None:
-    """Return the link of `peer` that the beacon opens, or None if it opens none of them. On average,
-    the beacon opens a link of one in 1 / `share` peers."""
+    """Return the link of `peer` that the beacon opens, or None if it opens none of them. `share` is
+    the probability that it opens one."""
     assert 0 <= share <= 1
     if drawn("audit", beacon, peer) * share.denominator >= share.numerator << 64:
         return None
@@ -161,7 +163,9 @@ def judge_link(distance: float, *, cold: bool) -> Verdict:
     """Judge a repeated link. `cold` says that it started with an empty optimizer state."""
     limit = COLD_DISTANCE_MAX if cold else DISTANCE_MAX
     passed = distance <= limit
-    words = f"the repeated inner steps end {distance:.3g} of their length away; the limit is {limit:g}"
+    words = (
+        f"the repeated inner steps end {distance:.3g} of their length away; the limit is {limit:g}"
+    )
     return Verdict(passed, words)
 
 

@@ -11,10 +11,10 @@ the ratio of the two, and the root's size. For each element of AdamW:
 With a limit of 1 on the gradient's length, the smallest root is 5e-10, far below AdamW's ε of
 1e-8. Elements of Muon have only a momentum. It is stored as bf16, little-endian.
 
-Each operation is one that IEEE 754 defines to the last bit (√, ×, ÷, rounding), or works on the bits
-of a float. There is no scale, so a part of the encoded vector is the encoding of that part. Encoding
-what was decoded gives the same bytes again, so a chain that continues from decoded moments has equal
-digests.
+Each operation is one that IEEE 754 defines to the last bit (√, ×, ÷, rounding), or works on the
+bits of a float. There is no scale, so a part of the encoded vector is the encoding of that part.
+Encoding what was decoded gives the same bytes again, so a chain that continues from decoded moments
+has equal digests. No node encodes moments yet.
 """
 
 from __future__ import annotations

@@ -5,11 +5,11 @@
              their lease.
     harm     how much a quarter of the contribution raises the loss on rows that nobody trained on
 
-Both are differences between losses of the same rows with and without the contribution, so rows that
-are hard to predict do not matter. A whole honest contribution *raises* the loss, since only the mean
-of many is better than θ. So harm is measured with a quarter, and both are judged beside the other
-contributions of the same outer step. Memory depends on the run: there is almost none at its
-beginning.
+Both are differences between losses of the same rows with and without the contribution, so rows
+that are hard to predict do not matter. A whole honest contribution often *raises* the loss, since
+only the mean of many is better than θ. So harm is measured with a quarter, and both are judged
+beside the other contributions of the same outer step. Memory depends on the run: there is almost
+none at its beginning.
 
 Neither rule judges without statistical power. A rule accuses only if its error explains the
 difference with a probability below 0.2 % (`CLEAR` standard errors), and memory is judged only if a

@@ -119,9 +119,7 @@ def odd_lengths(all_judged: Sequence[Judged]) -> list[Finding]:
     """Find contributions that are longer or shorter than their inner steps explain."""
     usual = statistics.median(each.expected for each in all_judged)
     found = []
-    for who, (each, ratio) in enumerate(
-        zip(all_judged, length_ratios(all_judged), strict=True)
-    ):
+    for who, (each, ratio) in enumerate(zip(all_judged, length_ratios(all_judged), strict=True)):
         unlike = max(each.expected / usual, usual / each.expected)
         limit = LENGTH_RATIO_MAX * math.sqrt(math.sqrt(math.sqrt(unlike)))
         if not 1 / limit <= ratio <= limit:

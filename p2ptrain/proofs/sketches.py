@@ -23,7 +23,7 @@ the digest of the roster entry, which already contains the digests of all contri
 proposer that also contributes could try many rosters until the errors are in its favour. This gains
 about five standard errors for a million rosters.
 
-No node computes sketches yet. Only tests and the measurements in scripts/research/trust use them.
+No node computes sketches yet. Only tests and the measurements in tests/acceptance/trust use them.
 """
 
 from __future__ import annotations
@@ -105,11 +105,10 @@ def _rows_of(piece: NDArray[np.float32], skipped: int, scale: float) -> NDArray[
 
 
 def _add_rows(by_rotation: Sums, rows: NDArray[np.float64], seed: int, first_row: int) -> None:
-    """Add rows, with their signs, to the sums of all rows with the same rotation. Overwrites `rows`."""
+    """Add rows, with their signs, to the sums of the rows that are rotated alike. Overwrites
+    `rows`."""
     words = _words(seed, first_row, len(rows))
-    flipped = np.unpackbits(
-        words[:, :4].astype("<u8").view(np.uint8), axis=1, bitorder="little"
-    )
+    flipped = np.unpackbits(words[:, :4].astype("<u8").view(np.uint8), axis=1, bitorder="little")
     rows *= _SIGNS[flipped]
     rotations = (words[:, 4] >> np.uint64(56)).astype(np.int64)
     order = np.argsort(rotations, kind="stable")

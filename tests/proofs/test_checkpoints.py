@@ -116,4 +116,6 @@ def test_first_link_of_an_empty_optimizer_has_a_wider_limit() -> None:
     assert judge_link(0.15, cold=True).passed
     refused = judge_link(0.15, cold=False)
     assert not refused.passed
-    assert refused.words == "the repeated inner steps end 0.15 of their length away; the limit is 0.1"
+    assert (
+        refused.words == "the repeated inner steps end 0.15 of their length away; the limit is 0.1"
+    )

@@ -110,7 +110,9 @@ def test_mean_of_donors_can_be_recomputed() -> None:
     means = [FORMAT.decode(each)[0] for each in donors]
     kept = np.sqrt(FORMAT.decode(made)[1])
     large = kept > 1e-6
-    assert np.abs((FORMAT.decode(made)[0] - np.mean(means, axis=0))[large] / kept[large]).max() < 0.1
+    assert (
+        np.abs((FORMAT.decode(made)[0] - np.mean(means, axis=0))[large] / kept[large]).max() < 0.1
+    )
 
 
 def test_one_donor_is_copied() -> None:

@@ -91,7 +91,9 @@ def test_participants_that_all_send_nothing_are_found() -> None:
     assert length_ratios(judged(nothing)) == [float("inf")] * 6
 
 
-def mean_through(name: CodecName, vectors: Sequence[np.ndarray], steps: Sequence[int]) -> np.ndarray:
+def mean_through(
+    name: CodecName, vectors: Sequence[np.ndarray], steps: Sequence[int]
+) -> np.ndarray:
     """The mean of a chain of peers that add and round in turn, with the codec's usual block."""
     kernels = codec(name, 64 if name == "int4" else 256)
     payload, total = np.empty(kernels.encoded_bytes(NUMEL), np.uint8), np.zeros(NUMEL, np.float32)

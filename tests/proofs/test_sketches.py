@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -64,9 +66,7 @@ def test_sketch_of_a_long_vector_is_known() -> None:
 def test_sketches_of_parts_add_up_exactly() -> None:
     vector = values(1_300_000)
     cuts = [0, 1, 1000, 4096, 524_288, 777_777, vector.size]
-    parts = [
-        sketch(vector[a:b], SEED, EXPONENT, a) for a, b in zip(cuts, cuts[1:], strict=False)
-    ]
+    parts = [sketch(vector[a:b], SEED, EXPONENT, a) for a, b in pairwise(cuts)]
     assert np.array_equal(np.sum(parts, axis=0), sketch(vector, SEED, EXPONENT))
 
 
@@ -86,9 +86,10 @@ def test_lengths_and_cosines_have_the_stated_errors() -> None:
         other = np.float32(0.6) * one + np.float32(0.8) * noise
         first, second = (sketch(each, seed, EXPONENT) for each in (one, other))
         ratios.append(length(first) * 2.0**EXPONENT / float(np.linalg.norm(one)))
-        cosines.append(cosine(first, second) - float(one @ other) / float(
-            np.linalg.norm(one) * np.linalg.norm(other)
-        ))
+        cosines.append(
+            cosine(first, second)
+            - float(one @ other) / float(np.linalg.norm(one) * np.linalg.norm(other))
+        )
     assert abs(np.mean(ratios) - 1) < 0.01
     assert np.std(ratios) < 0.055
     assert np.std(cosines) < 0.05

@@ -47,7 +47,10 @@ def block(number: int) -> Tokens:
 
 
 def inner_spec(
-    optimizer: Optimizer, schedule: Schedule = "constant", total_steps: int = 10_000, warmup: int = 0
+    optimizer: Optimizer,
+    schedule: Schedule = "constant",
+    total_steps: int = 10_000,
+    warmup: int = 0,
 ) -> InnerSpec:
     return InnerSpec(
         steps=16,

@@ -1,1 +1,0 @@
-"""Measure which checks find which lies about contributions, and how often they are wrong."""
