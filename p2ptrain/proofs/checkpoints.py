@@ -15,8 +15,8 @@ at θ, which everybody has, **with the optimizer state that ended the previous c
 half of the proof: with an invented optimizer state, honest inner steps lead anywhere, and replay
 perfectly. The displacement at the end of the last link is the contribution itself.
 
-What an open link proves is limited: the inner steps of this link were made on these blocks, from
-this start, within the tolerance. A peer that fakes a share f of its links is caught with
+An open link proves only that its own inner steps were made on these blocks, from this start, within
+the tolerance. A peer that fakes a share f of its links is caught with
 probability f for each opened link. This module does not train: the caller passes displacements. No
 node makes or checks chains yet.
 """

@@ -140,7 +140,7 @@ def _words(seed: int, first_row: int, rows: int) -> NDArray[np.uint64]:
 def length(sums: NDArray[np.int64] | NDArray[np.float64]) -> float:
     """Return the length of the vector with this sketch, in units. `fsum` is exact, so all peers
     that compare a length with a limit decide alike."""
-    return math.sqrt(math.fsum(float(each) ** 2 for each in sums))
+    return math.sqrt(math.fsum(each * each for each in map(float, sums)))
 
 
 def cosine(one: NDArray[np.float64] | Sums, other: NDArray[np.float64] | Sums) -> float:

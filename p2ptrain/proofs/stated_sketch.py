@@ -64,7 +64,8 @@ class StatedSketch:
     def sums(self) -> Sums:
         """The sketch of the whole vector. Hostile sums can wrap around; then the sketch is merely
         wrong, as any other wrong sketch is."""
-        return np.sum([self.sums_of_part(part) for part in range(len(self.parts))], axis=0)
+        parts = [self.sums_of_part(part) for part in range(len(self.parts))]
+        return np.asarray(np.sum(parts, axis=0), np.int64)
 
     def signed(self, sign: Sign) -> bytes:
         """Return the statement with its signature, for sending."""

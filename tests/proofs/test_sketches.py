@@ -74,6 +74,7 @@ def test_sketch_of_a_sum_is_the_sum_of_sketches() -> None:
     """Whole units are added without rounding, so equality is exact."""
     unit = np.float32(2.0 ** (EXPONENT + 12))
     one, other = (np.rint(values(5000, seed=each) / unit) * unit for each in (1, 2))
+    assert one.dtype == other.dtype == np.float32
     both = sketch(one, SEED, EXPONENT) + sketch(other, SEED, EXPONENT)
     assert np.array_equal(both, sketch(one + other, SEED, EXPONENT))
 

@@ -39,7 +39,7 @@ MACHINES = [
     *(Machine("bf16", 2), Machine("fp32", 1), Machine("bf16")),
 ]
 INNER, WARMUP = 16, 20
-SAMPLED = 8
+SAMPLED = 6
 """Blocks of a lease, and of other data, on which outcomes are measured."""
 
 HELD, SPARE = 11_000, 10_000
@@ -88,9 +88,13 @@ class JudgedRun:
         self.states = [start] * len(self.peers)
 
     def train_together(self, steps: int) -> None:
-        """Train one replica before the first outer step, and give its state to all peers."""
+        """Train one replica before the first outer step, and give its state to all peers. Its last
+        `INNER` inner steps count as the outer step before."""
         blocks = range(self.cursor, self.cursor + steps)
-        point = self.peers[0].train(self.states[0], blocks, self.steps)[-1]
+        points = self.peers[0].train(self.states[0], blocks, self.steps, every=INNER)
+        before, point = points[-2:]
+        own = int8(before.weights - point.weights)
+        self.earlier = {"theta": before.weights, "mean": own, "own": own}
         self.theta, self.states = point.weights, [point] * len(self.peers)
         self.steps, self.cursor = self.steps + steps, self.cursor + steps
 
@@ -114,10 +118,11 @@ class JudgedRun:
             for lie in self._lies(starts[0], leases[0], made[0], deltas[1]):
                 delta = int8(np.asarray(self.theta - lie.points[-1].weights, np.float32))
                 step.judge(lie.name, 0, delta, lie.points, lie.faked)
-        mean = int8(np.mean(deltas, axis=0).astype(np.float32))
+        mean = int8(np.mean(deltas, axis=0, dtype=np.float32))
         self.earlier = {"theta": self.theta, "mean": mean, "own": deltas[0]}
         self.momentum = OUTER_MOMENTUM * self.momentum + mean
-        self.theta = self.theta - OUTER_LR * (mean + OUTER_MOMENTUM * self.momentum)
+        moved = OUTER_LR * (mean + OUTER_MOMENTUM * self.momentum)
+        self.theta = np.asarray(self.theta - moved, np.float32)
         self.states, self.steps = [points[-1] for points in made], self.steps + INNER
 
     def _lies(self, start: Point, lease: range, honest: list[Point], other: Floats) -> list[Lie]:
@@ -265,7 +270,7 @@ def lie_lines(name: str, tally: Tally) -> Iterator[Line]:
 def lines() -> Iterator[Line]:
     one_thread()
     for title, optimizer, together, outer, lying in (
-        ("late, AdamW", "adamw", 150, 4, True),
+        ("late, AdamW", "adamw", 128, 3, True),
         ("early, AdamW", "adamw", 0, 2, False),
         ("Muon", "muon", 0, 2, False),
     ):

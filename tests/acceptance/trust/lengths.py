@@ -26,12 +26,12 @@ PEAK_MAX = 1.3
 """The bound on an element, in units of the sum of the learning rates, that is tried."""
 
 CASES: tuple[tuple[Optimizer, Schedule, int], ...] = (
-    ("adamw", "constant", 1),
     ("adamw", "wsd", 2),
-    ("adamw", "cosine", 3),
-    ("muon", "constant", 1),
     ("muon", "wsd", 2),
+    ("adamw", "cosine", 3),
     ("muon", "cosine", 3),
+    ("adamw", "constant", 4),
+    ("muon", "constant", 4),
 )
 """Optimizer, schedule and seed of each run."""
 

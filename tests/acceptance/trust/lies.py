@@ -32,7 +32,7 @@ class Lie:
 
 @dataclass(frozen=True, slots=True)
 class Occasion:
-    """What the liar has: θ and its optimizer, its lease, its honest work, and what it has seen."""
+    """The liar's means: θ and its optimizer, its lease, its honest work, and what it has seen."""
 
     peer: SimulatedPeer
     start: Point

@@ -127,4 +127,5 @@ class SimulatedPeer:
     def losses(self, weights: Floats, blocks: Sequence[int]) -> NDArray[np.float64]:
         """Return the mean loss of each row of the blocks, in nats a token."""
         rows = np.concatenate([block(each) for each in blocks])
-        return self._replica.losses_of(weights, rows).mean(axis=1, dtype=np.float64)
+        of_tokens = self._replica.losses_of(weights, rows)
+        return np.asarray(of_tokens.mean(axis=1, dtype=np.float64))
