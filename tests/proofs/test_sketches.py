@@ -73,10 +73,11 @@ def test_sketches_of_parts_add_up_exactly() -> None:
 def test_sketch_of_a_sum_is_the_sum_of_sketches() -> None:
     """Whole units are added without rounding, so equality is exact."""
     unit = np.float32(2.0 ** (EXPONENT + 12))
-    one, other = (np.rint(values(5000, seed=each) / unit) * unit for each in (1, 2))
-    assert one.dtype == other.dtype == np.float32
+    one, other = (
+        np.asarray(np.rint(values(5000, seed=each) / unit) * unit, np.float32) for each in (1, 2)
+    )
     both = sketch(one, SEED, EXPONENT) + sketch(other, SEED, EXPONENT)
-    assert np.array_equal(both, sketch(one + other, SEED, EXPONENT))
+    assert np.array_equal(both, sketch(np.asarray(one + other, np.float32), SEED, EXPONENT))
 
 
 def test_lengths_and_cosines_have_the_stated_errors() -> None:
