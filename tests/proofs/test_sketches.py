@@ -19,7 +19,7 @@ from p2ptrain.proofs.sketches import (
 )
 
 SEED = seed_of(Digest("ab" * 32))
-EXPONENT = unit_exponent_of(4.0)
+EXPONENT = unit_exponent_of(7.0)
 MASK = 2**64 - 1
 KNOWN = ([2311585792, 25332023296, 25451036672], 211892961280)
 
@@ -84,7 +84,7 @@ def test_lengths_and_cosines_have_the_stated_errors() -> None:
     draws = np.random.default_rng(3)
     ratios, cosines = [], []
     for seed in range(120):
-        one, noise = (draws.standard_normal(20_000).astype(np.float32) / 3 for _ in range(2))
+        one, noise = (draws.standard_normal(20_000, np.float32) for _ in range(2))
         other = np.float32(0.6) * one + np.float32(0.8) * noise
         first, second = (sketch(each, seed, EXPONENT) for each in (one, other))
         ratios.append(length(first) * 2.0**EXPONENT / float(np.linalg.norm(one)))
@@ -99,10 +99,10 @@ def test_lengths_and_cosines_have_the_stated_errors() -> None:
 
 def test_energy_in_few_places_is_measured_as_well() -> None:
     """A contribution that is concentrated in one row, or in one column of all rows."""
-    for step, count in ((1, 256), (256, 2000)):
-        vector = np.zeros(256 * 2000, np.float32)
+    for step, count in ((1, 256), (256, 400)):
+        vector = np.zeros(256 * 400, np.float32)
         vector[: step * count : step] = 1
-        lengths = [length(sketch(vector, seed, EXPONENT)) for seed in range(50)]
+        lengths = [length(sketch(vector, seed, EXPONENT)) for seed in range(30)]
         ratios = np.array(lengths) * 2.0**EXPONENT / np.sqrt(count)
         assert 0.8 < ratios.min() <= ratios.max() < 1.2
 
