@@ -117,13 +117,19 @@ def length_ratios(all_judged: Sequence[Judged]) -> list[float]:
     return [each / usual if usual > 0 else math.inf for each in scaled]
 
 
+def length_limit(expected: float, usual: float) -> float:
+    """Return the limit on a length divided by its expectation, and on the inverse, where `usual` is
+    the median of all expectations."""
+    unlike = max(expected / usual, usual / expected)
+    return LENGTH_RATIO_MAX * math.sqrt(math.sqrt(math.sqrt(unlike)))
+
+
 def odd_lengths(all_judged: Sequence[Judged]) -> list[Finding]:
     """Find contributions that are longer or shorter than their inner steps explain."""
     usual = statistics.median(each.expected for each in all_judged)
     found = []
     for who, (each, ratio) in enumerate(zip(all_judged, length_ratios(all_judged), strict=True)):
-        unlike = max(each.expected / usual, usual / each.expected)
-        limit = LENGTH_RATIO_MAX * math.sqrt(math.sqrt(math.sqrt(unlike)))
+        limit = length_limit(each.expected, usual)
         if not 1 / limit <= ratio <= limit:
             words = (
                 f"its length is {ratio:.3g} times what its inner steps should give; "

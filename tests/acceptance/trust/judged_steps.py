@@ -40,8 +40,8 @@ MACHINES = [
 ]
 INNER, WARMUP = 16, 20
 SAMPLED = 16
-"""Blocks of a lease, and of other data, on which outcomes are measured: a whole lease. With six, the
-rule about memory has no power in this model."""
+"""Blocks of a lease, and of other data, on which outcomes are measured: a whole lease. With six,
+the rule about memory has no power in this model."""
 
 HELD, SPARE = 11_000, 10_000
 """The first blocks that are used for outcomes only, and that liars take as other data."""
