@@ -64,9 +64,12 @@ def offer(connection: PeerSocket, key: RingKey, deadline_s: float) -> None:
 
 
 def accept(
-    connection: PeerSocket, refusal: Callable[[RingKey], str], confirmed_within_s: float
+    connection: PeerSocket,
+    refusal: Callable[[RingKey], str],
+    confirmed_within_s: float,
+    begun_s: float = BEGUN_S,
 ) -> RingKey:
-    """Answer the neighbour's hello on a kept connection, whose first byte has arrived. Return its
+    """Answer the neighbour's hello on a kept connection, which has `begun_s` to arrive. Return its
     key once the neighbour has confirmed. `refusal` returns why a key is refused; "" if it is not.
     This blocks, so call it in a thread.
 
@@ -74,7 +77,7 @@ def accept(
         PeerError, RemoteProtocolError: the hello is refused, malformed or not confirmed. Then close
             the connection.
     """
-    connection.set_deadline(BEGUN_S)
+    connection.set_deadline(begun_s)
     key = from_hello(receive_hello(connection), connection.peer)
     why = refusal(key)
     answer_hello(connection, why)
