@@ -83,9 +83,9 @@ class Pair:
     def work(self, end: End, step: int) -> Reduce:
         """Return the reduce over the connections of `end`."""
         request = self.request(end, step)
-        theta = np.ones(request.numel, np.float32)
+        theta, local = (np.full(request.numel, value, np.float32) for value in (1.0, 0.5))
         payload = bytearray(request.codec.encoded_bytes(request.numel))
-        return Reduce(request, end.links.links(request), theta, theta / 2, payload, grace_s=0.1)
+        return Reduce(request, end.links.links(request), theta, local, payload, grace_s=0.1)
 
     async def reduce(self, step: int) -> None:
         """Let both ends connect and average. Nothing is kept yet."""

@@ -64,10 +64,10 @@ def request_of(me: str, peers: tuple[PeerId, ...], step: int, numel: int) -> Red
 
 
 def average(request: ReduceRequest, connections: list[PeerSocket]) -> None:
-    vector = np.full(request.numel, 0.5, np.float32)
+    theta, local = (np.full(request.numel, value, np.float32) for value in (0.5, 0.25))
     payload = bytearray(request.codec.encoded_bytes(request.numel))
     (other,) = request.neighbours
-    Reduce(request, {other: connections}, vector, vector / 2, payload).run()
+    Reduce(request, {other: connections}, theta, local, payload).run()
 
 
 def keys(request: ReduceRequest) -> list[RingKey]:
