@@ -115,19 +115,11 @@ async def open_edge(
     relayed = partial(dial_edge if is_opener else serve_edge, context, key_of, of_relays)
     ways = (ways_of_opener if is_opener else ways_of_other)(context, opening, relayed)
     faults = list[PeerError]()
-
-    async def open_in_some_way() -> None:
-        if kept is not None:
-            await kept.reuse(opening, request, is_opener=is_opener)
-        if opening.missing:
-            limit_s = opening.ends + AGAIN_S - context.now()
-            await open_all(opening, ways, left_s=limit_s)
-
     with _told_if_late(context, request, opening):
         async with trio.open_nursery() as nursery:
             for key in theirs.values():
                 nursery.start_soon(_receive, context, opening, key, claims, faults, nursery)
-            opened = await outcome.acapture(open_in_some_way)
+            opened = await outcome.acapture(_open, context, request, opening, ways, kept)
             nursery.cancel_scope.cancel()
     if opening.missing:
         for fault in (*of_relays[-1:], *faults):
@@ -135,6 +127,21 @@ async def open_edge(
         opened.unwrap()
     elif kept is not None:
         kept.edge_open(peer)
+
+
+async def _open(
+    context: Context,
+    request: ReduceRequest,
+    opening: Opening,
+    ways: list[Way],
+    kept: KeptLinks | None,
+) -> None:
+    """Use the kept connections, and then the `ways`. Raises what `open_all` raises."""
+    if kept is not None:
+        is_opener = request.me < request.peers.index(opening.peer)
+        await kept.reuse(opening, request, is_opener=is_opener)
+    if opening.missing:
+        await open_all(opening, ways, left_s=opening.ends + AGAIN_S - context.now())
 
 
 def keys(request: ReduceRequest, dialler: PeerId) -> dict[int, RingKey]:

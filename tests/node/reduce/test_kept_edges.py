@@ -1,4 +1,4 @@
-"""Which edges are kept after a reduce, reused in the next one, and closed."""
+"""A node decides which edges it keeps after a reduce, reuses in the next one, and closes."""
 
 from __future__ import annotations
 
