@@ -179,7 +179,8 @@ class ReachWatch:
 
 def about_now(place: OwnPlace, opened: OpenedPorts | None) -> AskedAbout:
     """Return what a question is about if it is asked now."""
-    return AskedAbout(place, opened and (opened.control_port, opened.data_port))
+    ports = None if opened is None else (opened.control_port, opened.data_port)
+    return AskedAbout(place, ports)
 
 
 def _is_half_news(were: PortsReached, now: PortsReached) -> bool:
