@@ -17,7 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
-from p2ptrain.dataplane import SecureSocket
+from p2ptrain.dataplane import PeerSocket, SecureSocket
 from p2ptrain.errors import PeerTooSlow, PeerUnreachable
 from p2ptrain.ids import PeerId
 
@@ -103,11 +103,13 @@ class KeptConnections:
                 self._changed.notify_all()
 
     def give_back(self, connection: SecureSocket) -> None:
-        """Keep a connection without open requests for other fetches, or close it."""
+        """Keep a connection without open requests for other fetches, or close it. Connections
+        through relays are closed, because relays have few places."""
         with self._changed:
             of_peer = sum(each.peer == connection.peer for _, each in self._kept)
             room = of_peer < KEPT_PER_PEER_MAX and len(self._kept) < KEPT_MAX
-            keeps = self._keeps and room and _is_quiet(connection)
+            relayed = isinstance(connection, PeerSocket) and connection.via is not None
+            keeps = self._keeps and room and not relayed and _is_quiet(connection)
             if keeps:
                 self._kept.append((self._now() + self._keep_s, connection))
                 self._changed.notify_all()

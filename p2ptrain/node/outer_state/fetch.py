@@ -20,7 +20,6 @@ import trio
 from p2ptrain.dataplane import Endpoint, SecureSocket, dial
 from p2ptrain.errors import ChunkCorrupt, ChunkMissing, PeerUnreachable, StoreError, TryLater
 from p2ptrain.ids import Digest, PeerId
-from p2ptrain.node.relaying.relayed_links import relay_of
 from p2ptrain.node.state.context import Context
 from p2ptrain.node.state.punching import CHUNKS
 from p2ptrain.node.state.threads import in_thread
@@ -164,7 +163,7 @@ async def _until_here(
             fit = partial(usable_sources, context, blamed, set())
             dial_one = partial(_connection, context, token, handle)
             limits = {"deadline_s": deadline_s, "downlink": context.plane.downlink}
-            give_back = partial(_give_back, context)
+            give_back = context.blobs.connections.give_back
             work = partial(attempt, fit(), dial_one, handle=handle, give_back=give_back, **limits)
             try:
                 report = await _run_beside_newcomers(context, work, handle, fit)
@@ -306,14 +305,6 @@ def _connection(
         wait_s=DIAL_S,
         wanted=lambda: not handle.is_over,
     )
-
-
-def _give_back(context: Context, connection: SecureSocket) -> None:
-    """Keep a connection for the next fetch. A relay's place is not kept."""
-    if relay_of(connection) is None:
-        context.blobs.connections.give_back(connection)
-    else:
-        connection.close()
 
 
 def _open_connection(
