@@ -21,7 +21,7 @@ from p2ptrain.dataplane import PeerSocket, SecureSocket
 from p2ptrain.errors import PeerTooSlow, PeerUnreachable
 from p2ptrain.ids import PeerId
 
-KEEP_S = 10.0
+KEEP_S = 20.0
 """Seconds for which an unused connection is kept. It occupies a thread at the source."""
 
 KEPT_PER_PEER_MAX, KEPT_MAX = 2, 64

@@ -190,10 +190,10 @@ def symmetric(setting: Setting) -> Iterator[Line]:
 def relay_cost(nat: str, setting: Setting) -> Iterator[Line]:
     """Measure a relay on loopback, or in the emulator between these two NATs."""
     read, name = ("relaying-emulated", f"relay, {nat}") if nat else ("relaying", "relay")
-    words = ("--megabytes", str(MEGABYTES_QUICK), "--limit-up", "4e6")
-    if not (nat or setting.quick):
-        words = ()
-    found = printed(setting, read, read, "relaying", *(("--nat", nat) if nat else ()), *words)
+    words = ["--nat", nat] if nat else []
+    if nat or setting.quick:
+        words += ["--megabytes", str(MEGABYTES_QUICK), "--limit-up", "4e6"]
+    found = printed(setting, read, read, "relaying", *words)
     for each in found.objects:
         yield each | {"measure": f"{name}: {each['measure']}"}
     if len(found.objects) < 3:
