@@ -130,6 +130,7 @@ def test_relays_costs_are_reported_unchanged_but_for_a_prefix(tmp_path: Path) ->
     ]
     for nat, read, name in (
         ("", "relaying", "relay"),
+        ("veth", "relaying-cards", "relay, veth"),
         ("sym:sym", "relaying-emulated", "relay, sym:sym"),
     ):
         found = list(reach.relay_cost(nat, given(tmp_path, read, *told)))
@@ -182,6 +183,7 @@ def test_each_row_of_the_table_is_measured_and_says_how_long_it_takes() -> None:
         "six nodes",
         "symmetric",
         "relay cost",
+        "relay cost with network cards",
         "relay cost emulated",
         "verdicts",
         "changes",

@@ -68,7 +68,7 @@ def main() -> int:
     given = arguments()
     if given.list:
         for each in select(ACCEPTANCES[given.name], given.only):
-            sys.stdout.write(f"{each.name:24} {each.takes:12} {each.takes_quick}\n")
+            sys.stdout.write(f"{each.name:30} {each.takes:12} {each.takes_quick}\n")
         return 0
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     folder = given.keep or Path(tempfile.mkdtemp(prefix="p2ptrain-accept-"))

@@ -4,8 +4,9 @@ measure takes.
 
 Most of them run a program of tests/wan/harness and read the lines of JSON that it prints. Instead,
 `--read` can name a file with such lines: `punching`, `connecting`, `exchanges`, `relaying`,
-`relaying-emulated`, `verdicts`, `changes`, `votes`, `joining` or `doctor`. A program that needs the
-emulator says why it cannot run on this machine; its lines are then not ok, and say so.
+`relaying-cards`, `relaying-emulated`, `verdicts`, `changes`, `votes`, `joining` or `doctor`. A
+program that needs the emulator says why it cannot run on this machine; its lines are then not ok,
+and say so.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ TRIES, TRIES_QUICK = 40, 4
 PAIRS_QUICK = ("cone:cone", "fw:fw")
 
 RELAYED_PAIRS = ("cone:sym", "sym:sym")
+RELAYINGS = {"": "relaying", "veth": "relaying-cards", "sym:sym": "relaying-emulated"}
+"""The names of earlier results about the cost of a relay, by its network."""
 RELAYED_TRIES, RELAYED_TRIES_QUICK = 20, 2
 CONNECTING_S_MAX = 4.0
 
@@ -188,8 +191,9 @@ def symmetric(setting: Setting) -> Iterator[Line]:
 
 
 def relay_cost(nat: str, setting: Setting) -> Iterator[Line]:
-    """Measure a relay on loopback, or in the emulator between these two NATs."""
-    read, name = ("relaying-emulated", f"relay, {nat}") if nat else ("relaying", "relay")
+    """Measure a relay on loopback, between network namespaces (`veth`), or in the emulator between
+    these two NATs."""
+    read, name = RELAYINGS[nat], f"relay, {nat}" if nat else "relay"
     words = ["--nat", nat] if nat else []
     if nat or setting.quick:
         words += ["--megabytes", str(MEGABYTES_QUICK), "--limit-up", "4e6"]
@@ -308,6 +312,7 @@ MEASURES = (
     Measure("six nodes", six_nodes, "2 min", "1 min"),
     Measure("symmetric", symmetric, "1 min", "1 min"),
     Measure("relay cost", partial(relay_cost, ""), "1 min", "30 s"),
+    Measure("relay cost with network cards", partial(relay_cost, "veth"), "1 min", "1 min"),
     Measure("relay cost emulated", partial(relay_cost, "sym:sym"), "1 min", "1 min"),
     Measure("verdicts", verdicts, "45 min", "1 min"),
     Measure("changes", changes, "30 min", "6 min"),
