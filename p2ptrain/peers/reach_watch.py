@@ -49,7 +49,7 @@ _EVERY_S = {
 
 @dataclass(frozen=True, slots=True)
 class AskedAbout:
-    """What a question is about: the node's place, and the ports that its router has opened. If they
+    """The subject of a question: the node's place, and the ports that its router has opened. If they
     change before the answer comes, the answer does not count."""
 
     place: OwnPlace
