@@ -49,8 +49,8 @@ _EVERY_S = {
 
 @dataclass(frozen=True, slots=True)
 class AskedAbout:
-    """The subject of a question: the node's place, and the ports that its router has opened. If they
-    change before the answer comes, the answer does not count."""
+    """The subject of a question: the node's place, and the ports that its router has opened. An
+    answer does not count if they have changed in the meantime."""
 
     place: OwnPlace
     opened: tuple[int, int] | None = None
