@@ -190,6 +190,7 @@ def _member(context: Context, peer: PeerId) -> MemberStatus:
     heard_s_ago = context.now() - record.heard_s if record else None
     rate = context.trainer.tokens_per_s if mine else record.heartbeat.tokens_per_s if record else 0
     said = words(context.shown) if mine else record.heartbeat.state if record else ""
+    rtt_s = None if mine else context.network.round_trip_s(peer)
     return MemberStatus(
         peer=peer,
         peer_name=peer_name(peer),
@@ -199,4 +200,5 @@ def _member(context: Context, peer: PeerId) -> MemberStatus:
         tokens=context.ledger.snapshot.tokens_by_peer.get(peer, 0),
         tokens_per_s=rate,
         heard_s_ago=None if mine else heard_s_ago,
+        rtt_ms=None if rtt_s is None else round(1e3 * rtt_s, 1),
     )
