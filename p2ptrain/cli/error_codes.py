@@ -95,8 +95,9 @@ USAGE: The command does not have this option or argument. Add --help to see its 
 CONFIG: A setting is wrong. The message names the setting, its value, and what the value should be.
 SCHEDULE: The text is not a schedule. Write windows of local time such as 22:00-07:00, or
     mon-fri 18:00-08:00, separated by commas.
-PAUSE-UNAVAILABLE: You want the node to pause on battery, or while other programs use the GPU, and
-    this machine does not report that. The node then trains at such times too.
+PAUSE-UNAVAILABLE: You want the node to pause on battery, while other programs use the GPU, or while
+    somebody uses the machine, and this machine does not report that. The node then trains at such
+    times too.
 SERVICE: The systemd unit cannot be written or started. The lines above show the reason.
 NOTIFY: A target of p2ptrain notify is invalid, unknown or does not accept messages. The message
     says which. The node goes on without it.

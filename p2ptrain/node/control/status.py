@@ -118,7 +118,7 @@ def _control(context: Context) -> dict[str, Any]:
     """Return the fields that show the owner's wishes and their effect."""
     own = context.state
     wishes, usage = own.wishes, own.usage
-    restricted = wishes.schedule is not None or wishes.on_battery or wishes.when_gpu_busy
+    restricted = wishes.schedule is not None or wishes.needs_the_machine
     missing = f" ({'; '.join(own.unavailable)})" if own.unavailable else ""
     leaves = "this node leaves when its next contribution is committed, as you asked"
     return {

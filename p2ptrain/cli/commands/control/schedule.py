@@ -14,7 +14,7 @@ from p2ptrain.cli.rendering import printable
 EXAMPLES = examples(
     'p2ptrain schedule "22:00-07:00"',
     'p2ptrain schedule "mon-fri 18:00-08:00, sat-sun 00:00-24:00"',
-    "p2ptrain schedule --no-battery --no-busy-gpu",
+    "p2ptrain schedule --no-battery --no-busy-gpu --not-in-use",
     "p2ptrain schedule off",
 )
 
@@ -44,6 +44,14 @@ def schedule(
             show_default="as it is",
         ),
     ] = None,
+    in_use: Annotated[
+        bool | None,
+        typer.Option(
+            "--in-use/--not-in-use",
+            help="Whether to train while somebody uses this machine (asks logind and terminals).",
+            show_default="as it is",
+        ),
+    ] = None,
     home: HomeOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -61,6 +69,8 @@ def schedule(
         arguments["on_battery"] = not battery
     if busy_gpu is not None:
         arguments["when_gpu_busy"] = not busy_gpu
+    if in_use is not None:
+        arguments["when_in_use"] = not in_use
     reply = send_command(home_path(home), "schedule", arguments=arguments)
     said = str(reply.get("done", ""))
     paused = str(reply.get("paused", ""))
