@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from p2ptrain.cli.commands.control.options import changed
 from p2ptrain.cli.control_client import send_command
 from p2ptrain.cli.homes import HomeOption, home_path
 from p2ptrain.cli.output import JsonOption, examples, result_or_json
@@ -30,26 +31,24 @@ def schedule(
     ] = None,
     battery: Annotated[
         bool | None,
-        typer.Option(
-            "--battery/--no-battery",
-            help="Whether to train while this machine runs on battery.",
-            show_default="as it is",
+        changed(
+            "--battery/--no-battery", None, "Whether to train while this machine runs on battery."
         ),
     ] = None,
     busy_gpu: Annotated[
         bool | None,
-        typer.Option(
+        changed(
             "--busy-gpu/--no-busy-gpu",
-            help="Whether to train while other programs use the GPU (asks nvidia-smi).",
-            show_default="as it is",
+            None,
+            "Whether to train while other programs use the GPU (asks nvidia-smi).",
         ),
     ] = None,
     in_use: Annotated[
         bool | None,
-        typer.Option(
+        changed(
             "--in-use/--not-in-use",
-            help="Whether to train while somebody uses this machine (asks logind and terminals).",
-            show_default="as it is",
+            None,
+            "Whether to train while somebody uses this machine (asks logind and terminals).",
         ),
     ] = None,
     home: HomeOption = None,
