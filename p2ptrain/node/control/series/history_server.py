@@ -84,8 +84,8 @@ def _rows(context: Context, request: HistoryRequest) -> bytes:
 
 def _events(context: Context, request: HistoryRequest) -> bytes:
     """Return the events and samples that this node has recorded itself; b"" if it did not observe
-    any of the outer steps, so that the asker asks another member. What members have told this node
-    is not told again."""
+    any of the outer steps, so that the asker asks another member. Rows that members have told this
+    node are not told again."""
     first, last = request.first, request.last
     try:
         with SeriesReader(context.home.series) as reader:
