@@ -126,7 +126,7 @@ async def schedule(context: Context, *, request: Mapping[str, Any]) -> Answer:
     if "windows" in request:
         text = request["windows"]
         wishes = replace(wishes, schedule=None if text is None else parse_schedule(str(text)))
-    asked = {name: bool(request[name]) for name in REASONS if name in request}
+    asked: dict[str, Any] = {name: bool(request[name]) for name in REASONS if name in request}
     wishes = replace(wishes, **asked)
     await _wish(context, wishes)
     kept = wishes.to_json()

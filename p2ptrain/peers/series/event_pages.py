@@ -51,7 +51,8 @@ def encode_events(
 def events_body(events: list[EventRow], samples: list[SampleRow], run: RunId) -> bytes:
     told = [each for each in events if each.kind in SENTENCES and _fits(each)][:EVENTS_MAX]
     texts = samples[:SAMPLES_MAX]
-    names = sorted({each.peer for each in (*told, *texts) if each.peer})
+    named = {*(each.peer for each in told), *(each.peer for each in texts)}
+    names = sorted(named - {""})
     places = {name: place for place, name in enumerate(names)}
     return pack(
         {
