@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import trio
-import trio.testing
 
 from p2ptrain.errors import TryLater
 from p2ptrain.identity import Identity
@@ -79,6 +78,15 @@ def begin(r: Rig, nursery: trio.Nursery, recorder: SeriesRecorder) -> None:
     nursery.start_soon(learn, r.context, recorder)
 
 
+def told(r: Rig) -> tuple[list[tuple[object, ...]], dict[int, tuple[str, str]]]:
+    """Return the events and the samples, by outer step, in the series of this node. Those of one
+    page are written in one transaction."""
+    with SeriesReader(r.context.home.series) as reader:
+        events = reader.events()
+        samples = {row.step: (row.peer, row.text) for row in reader.told_samples()}
+    return [(row.step, row.kind, row.peer, row.time) for _, row in events], samples
+
+
 async def test_node_keeps_only_what_it_cannot_refute(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
@@ -107,15 +115,11 @@ async def test_node_keeps_only_what_it_cannot_refute(
     with SeriesRecorder(r.context.home.series, r.context.run) as recorder:
         record(recorder)
         begin(r, nursery, recorder)
-        await settled(lambda: bool(r.network.requested))
-        await trio.testing.wait_all_tasks_blocked()
-        recorder.flush()
+        await settled(lambda: bool(told(r)[0]))
     assert [peer for peer, _ in r.network.requested] == [ANN.peer]
     request = decode_request(r.network.requested[0][1])
     assert (request.first, request.last) == (1, SEEN_FROM - 1)
-    with SeriesReader(r.context.home.series) as reader:
-        events = [(row.step, row.kind, row.peer, row.time) for _, row in reader.events()]
-        texts = {row.step: (row.peer, row.text) for row in reader.told_samples()}
+    events, texts = told(r)
     assert events == [(4, "join", BOB.peer, NOW), (3, "retry", "", EARLIEST_S)]
     assert texts == {step: (peer, f"by {peer}") for step, peer in turns.items()}
 
