@@ -83,8 +83,7 @@ class Ledger(Queries):
         With a `base` (a certified state that replaces pruned entries), `chain` contains only the
         entries after the base's Commit.
         """
-        self.rules = rules
-        self.me = me
+        self.rules, self.me = rules, me
         self.kept = KeptChain(rules, base)
         self.state = self.kept.start
         self.reports = Reports(me)
@@ -157,8 +156,9 @@ class Ledger(Queries):
     def _next_due(self) -> float | None:
         if self._over or self._wanted is None:
             return None
-        look_at, part_at = self._wanted.wish.look_again_at, self._branches and self._branches.wake_at
-        return earliest(self._instance.next_deadline(), look_at, self._catchup.ask_at, part_at)
+        part_at = None if self._branches is None else self._branches.wake_at
+        due = self._instance.next_deadline(), self._wanted.wish.look_again_at, part_at
+        return earliest(*due, self._catchup.ask_at)
 
     def _note(self, event: AnyReport, now: float) -> bool:
         """Store a report. Return whether it may change what this ledger does now."""

@@ -49,7 +49,9 @@ CLAIMS = st.builds(
 @given(CLAIMS, CLAIMS)
 def test_claim_survives_encoding_and_equal_digests_mean_equality(one: Claim, other: Claim) -> None:
     assert decode_claim(encode_claim(one)) == one
-    assert (one.digest == other.digest) == (one == other) == (encode_claim(one) == encode_claim(other))
+    assert (
+        (one.digest == other.digest) == (one == other) == (encode_claim(one) == encode_claim(other))
+    )
 
 
 def test_largest_claim_is_within_the_bound() -> None:
@@ -132,7 +134,9 @@ def test_two_claims_with_one_serial_number_contradict_each_other() -> None:
         "another step": replace(CLAIM, step=4),
         "a newer claim": replace(CLAIM, serial=8, contribution=digest("other")),
     }
-    said = {name: claims_contradict(SAID, signed_statement(it, sign)) for name, it in others.items()}
+    said = {
+        name: claims_contradict(SAID, signed_statement(it, sign)) for name, it in others.items()
+    }
     assert said == {
         "the same": False,
         "other bytes": True,

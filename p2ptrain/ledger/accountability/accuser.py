@@ -24,7 +24,6 @@ from p2ptrain.ledger.messages.messages import Accusation, Message
 from p2ptrain.ledger.messages.peer_reports import Ready
 from p2ptrain.ledger.policy.reports import Reports
 
-
 LEARNERS_ACCUSED_MAX = 256
 """Maximum number of peers that never voted and against which evidence is kept. The oldest evidence
 is dropped first: a peer that lies again is caught again.

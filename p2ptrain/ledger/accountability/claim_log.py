@@ -16,9 +16,9 @@ from p2ptrain.ledger.messages.evidence import Evidence
 from p2ptrain.ledger.messages.peer_reports import Ready
 
 CLAIMS_KEPT = 8
-"""Number of claims remembered for a peer. An honest peer makes one for each outer step, and one more
-each time it loses its work. A peer that makes more can hide an old contradiction, which no longer
-matters.
+"""Number of claims remembered for a peer. An honest peer makes one for each outer step, and another
+one whenever it loses its work. A peer that makes more can hide an old contradiction, which no
+longer matters.
 """
 
 
