@@ -170,11 +170,15 @@ class SplitClaimsAreFound(Watch):
         if not decision.is_first or not isinstance(decision.value, Commit) or roster is None:
             return
         for peer, node in self.claim_liars.items():
-            if node.tricks == {ClaimTrick.SPLIT} and peer in roster.peers:
+            tricks = node.tricks - _CLUMSY
+            if ClaimTrick.SPLIT in tricks and tricks == node.tricks and peer in roster.peers:
                 self.took_part += 1
                 if self.took_part > SPLIT_COMMITS_MAX:
                     self.object(f"{peer} took part in {self.took_part} commits with split claims")
 
+
+_CLUMSY = {ClaimTrick.UNSIGNED, ClaimTrick.UNCLAIMED, ClaimTrick.SERIALS}
+"""With these tricks, split claims do not contradict each other."""
 
 SPLIT_COMMITS_MAX = 4
 """Maximum number of commits with a participant that shows different claims to different peers. Each

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from enum import Enum
-from typing import Any
+from typing import Any, TypeGuard
 
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger.chain.rules import Rules
@@ -31,6 +31,7 @@ class ClaimTrick(Enum):
     SERIALS = "a claim and serial number of its own for each peer"
     CHANGED = "a different claim with the same serial number, once a roster names the first"
     NEWER = "a newer claim, once a roster names the first"
+    BACK = "a newer claim, and after it an older one for the same step"
     OLD = "the claim of its first step, signed for each step"
     COPIED = "the claim of another peer, signed as its own"
     UNSIGNED = "claims without a valid signature"
@@ -47,6 +48,11 @@ class ClaimLiar(Liar):
         count = self._random.randint(1, 3)
         self.tricks = frozenset(self._random.sample(list(ClaimTrick), count))
         self._first: Digest | None = None
+
+    def gossip(self) -> None:
+        super().gossip()
+        if ClaimTrick.BACK in self.tricks and _is_claim(self._ready):
+            super()._tell_all(SimHeartbeat(self.me, (self._older(self._ready),)))
 
     def _holds(self, mine: Participant) -> bool:
         return True
@@ -96,6 +102,13 @@ class ClaimLiar(Liar):
         told = Ready.of(self.me, signed)
         return replace(told, tokens=1) if ClaimTrick.UNCLAIMED in tricks else told
 
+    def _older(self, ready: Ready) -> Ready:
+        """Return a report with an older claim than `_told` returns."""
+        said = ready.claim
+        assert said is not None
+        serial, claim = said.serial * SERIALS_APART - 1, digest(f"older {said.claim}")
+        return Ready.of(self.me, self._signed(replace(said, serial=serial, claim=claim)))
+
     def _signed(self, said: ClaimStatement) -> ClaimStatement:
         if ClaimTrick.UNSIGNED in self.tricks:
             return said
@@ -116,7 +129,7 @@ class ClaimLiar(Liar):
         return replace(roster, participants=tuple(parts))
 
 
-def _is_claim(event: object) -> bool:
+def _is_claim(event: object) -> TypeGuard[Ready]:
     return isinstance(event, Ready) and event.claim is not None
 
 
