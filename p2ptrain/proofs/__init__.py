@@ -1,4 +1,4 @@
-"""What proves that a peer's contribution is what it says: sans-IO, without a clock, socket or disk.
+"""Proofs about contributions, as pure functions: without a clock, socket or disk.
 
 claims      the signed document that fixes a contribution
 """

@@ -37,7 +37,7 @@ CLAIM_BYTES_MAX = 1024
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What `peer` contributes to outer step `step` on `line` (the run, or the Branch entry that
+    """The contribution of `peer` to outer step `step` on `line` (the run, or the Branch entry that
     began a branch).
 
     - `serial`: the number of this claim. A peer uses each number once in the whole run.

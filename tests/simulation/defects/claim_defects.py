@@ -5,7 +5,7 @@ from __future__ import annotations
 from p2ptrain.ledger.accountability import claim_log
 from p2ptrain.ledger.chain import apply as apply_module
 from p2ptrain.ledger.chain.state import LedgerState
-from p2ptrain.ledger.messages import evidence
+from p2ptrain.ledger.messages import claim_statement, evidence
 from p2ptrain.ledger.messages.claim_statement import ClaimStatement
 from p2ptrain.ledger.messages.peer_reports import Ready
 from p2ptrain.ledger.policy import accept, participants, reports
@@ -58,7 +58,7 @@ def old_claims_repeated(patch: Patch) -> None:
     def contradict(one: ClaimStatement, other: ClaimStatement) -> bool:
         return one.claim != other.claim and original(one, other)
 
-    original = claim_log.claims_contradict
+    original = claim_statement.claims_contradict
     patch(claim_log, "claims_contradict", contradict)
     patch(evidence, "claims_contradict", contradict)
 
