@@ -15,6 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +44,11 @@ def trace(block: Digest, numel: int) -> NDArray[np.float32]:
     """Return the vector that training on `block` subtracts."""
     random = np.random.Generator(np.random.Philox(key=int(block[:16], 16)))
     return random.standard_normal(numel, dtype=np.float32) * np.float32(SIZE)
+
+
+def token_of(theta: NDArray[np.float32], vocab: int) -> int:
+    """Return the token that the fake model writes last. It depends on every bit of θ."""
+    return crc32(theta.tobytes()) % vocab
 
 
 def block_of(path: str) -> Digest:
@@ -180,6 +186,7 @@ class FakeTrainerLoop:
         self._theta, self._local = context.trainer.arena.theta, context.trainer.arena.local
         self._layout = context.layout
         self._block_tokens = context.manifest.data.block_tokens
+        self._vocab = context.manifest.model.vocab
         self._remote = remote
         self._socket = sock
         self._pause = threading.Event()
@@ -276,7 +283,8 @@ class FakeTrainerLoop:
                 self._send(frames.Evaluated(request, loss, self._block_tokens * len(paths)))
 
             case frames.Generate(request, prompts, tokens_max):
-                texts = tuple(tuple(prompt[-1:] * tokens_max) for prompt in prompts)
+                last = token_of(self._theta, self._vocab)
+                texts = tuple((*(tokens_max - 1) * prompt[-1:], last) for prompt in prompts)
                 self._send(frames.Generated(request, texts))
 
     def _take_back(self) -> None:

@@ -41,12 +41,6 @@ Found = TypeVar("Found")
 class _Reader(SeriesReader):
     """A reader of the series, with sums that only the page needs."""
 
-    def meta(self, key: str) -> str | None:
-        with self._translated():
-            found = self._connection.execute("SELECT value FROM meta WHERE key = ?", (key,))
-            row = found.fetchone()
-        return None if row is None else str(row[0])
-
     def tokens_by_peer(self, first: int, width: int) -> list[tuple[int, str, int]]:
         sql = (
             "SELECT (step - ?1) / ?2, peer, sum(tokens) FROM peer_steps "
@@ -155,8 +149,8 @@ class History:
         rows = self._read(_Reader.samples) or []
         return [_known(row, SAMPLE_COLUMNS) for row in rows[-SAMPLES_MAX:]]
 
-    def meta(self, key: str) -> str | None:
-        return self._read(lambda reader: reader.meta(key))
+    def fact(self, key: str) -> str | None:
+        return self._read(lambda reader: reader.fact(key))
 
     def _read(self, question: Callable[[_Reader], Found]) -> Found | None:
         """Return the answer to a question; None if there is no series that can be read."""

@@ -29,11 +29,15 @@ KINDS = frozenset(
 )
 """The kinds of events. `stall` is a wait that lasts longer than usual."""
 
+UNIGRAM_ENTROPY = "unigram_entropy"
+FACTS = frozenset({UNIGRAM_ENTROPY})
+"""The keys of facts about the whole run."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Row:
     table: ClassVar[str]
-    key: ClassVar[tuple[str, ...]]
+    primary_key: ClassVar[tuple[str, ...]]
 
     def __post_init__(self) -> None:
         for each in fields(self):
@@ -66,7 +70,7 @@ class StepRow(_Row):
     """
 
     table = "steps"
-    key = ("step",)
+    primary_key = ("step",)
 
     step: int
     time: float | None = None
@@ -100,7 +104,7 @@ class PeerStepRow(_Row):
     """
 
     table = "peer_steps"
-    key = ("step", "peer")
+    primary_key = ("step", "peer")
 
     step: int
     peer: str
@@ -134,7 +138,7 @@ class EventRow(_Row):
     """Something worth telling, in one plain sentence. `peer` is "" if no single peer is meant."""
 
     table = "events"
-    key = ()
+    primary_key = ()
 
     time: float
     step: int
@@ -153,7 +157,7 @@ class SampleRow(_Row):
     """Text that `peer` generated from θ of outer step `step` for one of the run's prompts."""
 
     table = "samples"
-    key = ("step", "prompt")
+    primary_key = ("step", "prompt")
 
     step: int
     prompt: int
@@ -161,7 +165,24 @@ class SampleRow(_Row):
     text: str
 
 
-Row = StepRow | PeerStepRow | EventRow | SampleRow
+@dataclass(frozen=True, slots=True)
+class MetaRow(_Row):
+    """A fact about the whole run. The table also has the schema and the run's id, which are written
+    when the file is made."""
+
+    table = "meta"
+    primary_key = ("key",)
+
+    key: str
+    value: str
+
+    def __post_init__(self) -> None:
+        _Row.__post_init__(self)
+        if self.key not in FACTS:
+            raise LocalProtocolError(f"{self.key} is not a fact about a run")
+
+
+Row = StepRow | PeerStepRow | EventRow | SampleRow | MetaRow
 TABLES: tuple[type[Row], ...] = get_args(Row)
 
 

@@ -75,9 +75,9 @@ def _insertion(kind: type[Row], own: bool) -> str:
     names = columns(kind)
     marks = ", ".join("?" * len(names))
     sql = f"INSERT INTO {kind.table} ({', '.join(names)}) VALUES ({marks})"
-    if not kind.key:
+    if not kind.primary_key:
         return sql
     order = "excluded.{0}, {0}" if own else "{0}, excluded.{0}"
-    rest = (each for each in names if each not in (*kind.key, "covers"))
+    rest = (each for each in names if each not in (*kind.primary_key, "covers"))
     sets = ", ".join(f"{each} = coalesce({order.format(each)})" for each in rest)
-    return f"{sql} ON CONFLICT ({', '.join(kind.key)}) DO UPDATE SET {sets}"
+    return f"{sql} ON CONFLICT ({', '.join(kind.primary_key)}) DO UPDATE SET {sets}"
