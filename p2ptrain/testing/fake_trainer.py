@@ -69,8 +69,9 @@ class TrainerRemote:
     current trainer; `dies_in_mid_lease` kills one that has trained on a block and has another one
     left. `fault`, a Failed frame, makes a trainer send this frame before its next inner step and
     end. `poison` overwrites the first weight that is published. An inner step takes `inner_step_s`;
-    it reports 1,000 tokens per second, a wait of `data_wait_s`, and an MFU of `mfu`. `limits` are
-    the threads and the bytes of GPU memory with which the newest trainer was started.
+    it reports 1,000 tokens per second, a wait of `data_wait_s`, and an MFU of `mfu`. `work` is
+    called in each inner step, and may use the processor. `limits` are the threads and the bytes of
+    GPU memory with which the newest trainer was started.
     """
 
     trained: list[Digest] = field(default_factory=list)
@@ -88,6 +89,7 @@ class TrainerRemote:
     inner_step_s: float = 0.0
     data_wait_s: float = 0.0
     mfu: float | None = None
+    work: Callable[[], None] = lambda: None
     limits: tuple[int, int] = (1, 0)
 
     def waits_before(self, step: int) -> bool:
@@ -304,6 +306,7 @@ class FakeTrainerLoop:
             self._send(fault)
             raise TrainerKilled
         self._pause.wait(self._remote.inner_step_s)
+        self._remote.work()
         inner_step, path = self._queue.popleft()
         block = block_of(path)
         assert Path(path).exists(), "the node sent the path of a missing block"
