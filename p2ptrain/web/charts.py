@@ -146,7 +146,7 @@ def _rate(tokens: int, seconds: float | None) -> float | None:
 
 def _entropy(history: History) -> float | None:
     try:
-        return capped.number(float(history.fact("unigram_entropy") or ""))
+        return capped.number(float(history.meta("unigram_entropy") or ""))
     except ValueError:
         return None
 

@@ -149,8 +149,8 @@ class History:
         rows = self._read(_Reader.samples) or []
         return [_known(row, SAMPLE_COLUMNS) for row in rows[-SAMPLES_MAX:]]
 
-    def fact(self, key: str) -> str | None:
-        return self._read(lambda reader: reader.fact(key))
+    def meta(self, key: str) -> str | None:
+        return self._read(lambda reader: reader.meta(key))
 
     def _read(self, question: Callable[[_Reader], Found]) -> Found | None:
         """Return the answer to a question; None if there is no series that can be read."""

@@ -82,9 +82,9 @@ class SeriesReader:
 
     def run(self) -> str:
         """Return the id of the run."""
-        return self.fact("run") or ""
+        return self.meta("run") or ""
 
-    def fact(self, key: str) -> str | None:
+    def meta(self, key: str) -> str | None:
         """Return a fact about the run, such as its unigram entropy; None if it is not known."""
         with self._translated():
             found = self._connection.execute("SELECT value FROM meta WHERE key = ?", (key,))

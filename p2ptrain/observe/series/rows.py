@@ -31,13 +31,13 @@ KINDS = frozenset(
 
 UNIGRAM_ENTROPY = "unigram_entropy"
 FACTS = frozenset({UNIGRAM_ENTROPY})
-"""The keys of facts about the whole run."""
+"""The names of facts about the whole run."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Row:
     table: ClassVar[str]
-    primary_key: ClassVar[tuple[str, ...]]
+    key: ClassVar[tuple[str, ...]]
 
     def __post_init__(self) -> None:
         for each in fields(self):
@@ -70,7 +70,7 @@ class StepRow(_Row):
     """
 
     table = "steps"
-    primary_key = ("step",)
+    key = ("step",)
 
     step: int
     time: float | None = None
@@ -104,7 +104,7 @@ class PeerStepRow(_Row):
     """
 
     table = "peer_steps"
-    primary_key = ("step", "peer")
+    key = ("step", "peer")
 
     step: int
     peer: str
@@ -138,7 +138,7 @@ class EventRow(_Row):
     """Something worth telling, in one plain sentence. `peer` is "" if no single peer is meant."""
 
     table = "events"
-    primary_key = ()
+    key = ()
 
     time: float
     step: int
@@ -157,7 +157,7 @@ class SampleRow(_Row):
     """Text that `peer` generated from θ of outer step `step` for one of the run's prompts."""
 
     table = "samples"
-    primary_key = ("step", "prompt")
+    key = ("step", "prompt")
 
     step: int
     prompt: int
@@ -166,23 +166,23 @@ class SampleRow(_Row):
 
 
 @dataclass(frozen=True, slots=True)
-class MetaRow(_Row):
-    """A fact about the whole run. The table also has the schema and the run's id, which are written
+class FactRow(_Row):
+    """A fact about the whole run. Its table also has the schema and the run's id, which are written
     when the file is made."""
 
     table = "meta"
-    primary_key = ("key",)
+    key = ("name",)
 
-    key: str
+    name: str
     value: str
 
     def __post_init__(self) -> None:
         _Row.__post_init__(self)
-        if self.key not in FACTS:
-            raise LocalProtocolError(f"{self.key} is not a fact about a run")
+        if self.name not in FACTS:
+            raise LocalProtocolError(f"{self.name} is not a fact about a run")
 
 
-Row = StepRow | PeerStepRow | EventRow | SampleRow | MetaRow
+Row = StepRow | PeerStepRow | EventRow | SampleRow | FactRow
 TABLES: tuple[type[Row], ...] = get_args(Row)
 
 

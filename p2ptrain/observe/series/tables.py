@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
-from p2ptrain.observe.series.rows import SCHEMA, TABLES, Row, columns
+from p2ptrain.observe.series.rows import SCHEMA, TABLES, FactRow, Row, columns
 
 RowT = TypeVar("RowT", bound=Row)
 
@@ -64,6 +64,9 @@ def insert(connection: sqlite3.Connection, rows: Iterable[Row], *, own: bool = T
     """Write rows of any tables. If a row with the same key exists, the known values of the new row
     replace its values; without `own`, they only replace unknown values."""
     for row in rows:
+        if isinstance(row, FactRow):
+            connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (row.name, row.value))
+            continue
         connection.execute(_insertion(type(row), own), _values(row))
 
 
@@ -75,9 +78,9 @@ def _insertion(kind: type[Row], own: bool) -> str:
     names = columns(kind)
     marks = ", ".join("?" * len(names))
     sql = f"INSERT INTO {kind.table} ({', '.join(names)}) VALUES ({marks})"
-    if not kind.primary_key:
+    if not kind.key:
         return sql
     order = "excluded.{0}, {0}" if own else "{0}, excluded.{0}"
-    rest = (each for each in names if each not in (*kind.primary_key, "covers"))
+    rest = (each for each in names if each not in (*kind.key, "covers"))
     sets = ", ".join(f"{each} = coalesce({order.format(each)})" for each in rest)
-    return f"{sql} ON CONFLICT ({', '.join(kind.primary_key)}) DO UPDATE SET {sets}"
+    return f"{sql} ON CONFLICT ({', '.join(kind.key)}) DO UPDATE SET {sets}"

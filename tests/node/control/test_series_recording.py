@@ -20,7 +20,7 @@ from p2ptrain.node.control.series.data_entropy import entropy_of, record_entropy
 from p2ptrain.node.control.series.learning import certified, gaps_in
 from p2ptrain.node.control.series.recording import SeriesBook
 from p2ptrain.observe.series import (
-    MetaRow,
+    FactRow,
     PeerStepRow,
     SampleRow,
     SeriesReader,
@@ -249,12 +249,12 @@ async def test_entropy_of_the_data_is_recorded_once(tmp_path: Path, new_rig: New
         part = entropy_of(r.context, index.train[::3])
         assert part is not None
         assert part == pytest.approx(entropy_nats(counts), rel=0.02)
-        recorder.record(MetaRow(UNIGRAM_ENTROPY, "1.5"))
+        recorder.record(FactRow(UNIGRAM_ENTROPY, "1.5"))
         recorder.flush()
         await record_entropy(r.context, recorder, look_s=0.0)
         recorder.flush()
         with SeriesReader(r.context.home.series) as reader:
-            assert reader.fact(UNIGRAM_ENTROPY) == "1.5"
+            assert reader.meta(UNIGRAM_ENTROPY) == "1.5"
 
 
 async def test_node_without_blocks_records_no_entropy(tmp_path: Path, new_rig: NewRig) -> None:

@@ -19,7 +19,7 @@ from p2ptrain.errors import StoreError
 from p2ptrain.ids import Digest
 from p2ptrain.node.state.context import Context
 from p2ptrain.node.training.lease_data import ahead
-from p2ptrain.observe.series import MetaRow, SeriesReader, SeriesRecorder, SeriesUnavailable
+from p2ptrain.observe.series import FactRow, SeriesReader, SeriesRecorder, SeriesUnavailable
 from p2ptrain.observe.series.rows import UNIGRAM_ENTROPY
 
 TOKENS_EACH = 64
@@ -55,13 +55,13 @@ async def record_entropy(
             looks += bool(here)
     value = await trio.to_thread.run_sync(entropy_of, context, here)
     if value is not None:
-        recorder.record(MetaRow(UNIGRAM_ENTROPY, f"{value:.6f}"))
+        recorder.record(FactRow(UNIGRAM_ENTROPY, f"{value:.6f}"))
 
 
 def _is_known(context: Context) -> bool:
     try:
         with SeriesReader(context.home.series) as reader:
-            return reader.fact(UNIGRAM_ENTROPY) is not None
+            return reader.meta(UNIGRAM_ENTROPY) is not None
     except SeriesUnavailable:
         return False
 
