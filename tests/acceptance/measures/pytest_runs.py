@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from tests.acceptance.measures.setting import ROOT, Line, Setting, line
 
@@ -30,3 +31,18 @@ def tested(setting: Setting, log: str, name: str, required: str, tests: Sequence
     value = required if done.code == 0 else "the test fails"
     ok = done.code == 0 and counts["passed"] > 0
     return line(name, value, required, ok, tests=counts["passed"], evidence=evidence)
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A requirement that tests show. `tests` are files, folders or single tests, and `log` names
+    the file with their output."""
+
+    log: str
+    name: str
+    required: str
+    tests: tuple[str, ...]
+
+
+def claim(each: Claim, setting: Setting) -> Iterator[Line]:
+    yield tested(setting, each.log, each.name, each.required, each.tests)

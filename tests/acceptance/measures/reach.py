@@ -12,11 +12,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 
-from tests.acceptance.measures import siege
-from tests.acceptance.measures.pytest_runs import tested
+from tests.acceptance.measures import programs, siege
+from tests.acceptance.measures.programs import Printed, number
+from tests.acceptance.measures.pytest_runs import Claim, claim
 from tests.acceptance.measures.setting import Line, Measure, Setting, line, objects_in
 from tests.wan.harness.punching import PAIRS
 
@@ -49,35 +50,15 @@ _UNABLE = re.compile(r"the emulator cannot run here: (.*)")
 _UNKNOWN = re.compile(r"invalid choice: '([^']*)'")
 
 
-@dataclass(frozen=True, slots=True)
-class Printed:
-    """The objects that a program printed. `why` says why there may be too few of them."""
-
-    objects: list[dict[str, object]]
-    why: str
-    evidence: str
-
-    def missing(self, name: str, required: str) -> Line:
-        return line(name, f"not measured: {self.why}", required, False, evidence=self.evidence)
-
-
 def printed(setting: Setting, read: str, log: str, program: str, *words: str) -> Printed:
     """Run a program of tests/wan/harness, or read the earlier result `read`."""
-    text = setting.earlier(read)
-    if text is None:
-        done = setting.python(log, "-m", f"tests.wan.harness.{program}", *words)
-        text, end = done.text, f"{program} ended with status {done.code}"
-    else:
-        end = f"the given result of {read} does not contain it"
-    if unable := _UNABLE.search(text):
-        end = unable[1]
-    elif unknown := _UNKNOWN.search(text):
-        end = f"tests/wan/harness/{program}.py does not know {unknown[1]}"
-    return Printed(objects_in(text), end, text[-2000:])
-
-
-def number(found: dict[str, object], name: str) -> float:
-    return float(str(found.get(name, "nan")))
+    found = programs.printed(setting, read, log, f"tests.wan.harness.{program}", *words)
+    if unable := _UNABLE.search(found.evidence):
+        return replace(found, why=unable[1])
+    if unknown := _UNKNOWN.search(found.evidence):
+        why = f"tests/wan/harness/{program}.py does not know {unknown[1]}"
+        return replace(found, why=why)
+    return found
 
 
 def longest(found: dict[str, object], name: str) -> float:
@@ -264,16 +245,6 @@ DELEGATED = siege.Campaign(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """A requirement that tests show. `tests` are files, folders or single tests."""
-
-    log: str
-    name: str
-    required: str
-    tests: tuple[str, ...]
-
-
 _ANSWERS = "tests/node/reach/test_reach_questions_and_answers.py"
 _PUNCHED = "tests/node/punching/test_punched_connections.py"
 _SESSIONS = "tests/dataplane/test_punch_sessions.py"
@@ -336,10 +307,6 @@ CLAIMS = (
         ("tests/doctor", "tests/cli/test_doctor_output.py"),
     ),
 )
-
-
-def claim(which: Claim, setting: Setting) -> Iterator[Line]:
-    yield tested(setting, which.log, which.name, which.required, which.tests)
 
 
 def doctor(setting: Setting) -> Iterator[Line]:
