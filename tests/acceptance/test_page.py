@@ -83,7 +83,7 @@ def reading(folder: Path, name: str, *objects: dict[str, object]) -> Setting:
         ({}, True),
         ({"ratio": 0.9899}, False),
         ({"ratio_error": 0.0051}, False),
-        ({"served_min": 31}, False),
+        ({"served_min": 29}, False),
         ({"served_max": 33}, False),
         ({"clients": 499}, False),
     ],

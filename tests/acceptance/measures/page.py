@@ -31,7 +31,10 @@ PAUSES, PAUSES_QUICK = 3, 1
 END_S = 0.5
 """Seconds for the end of the trainer's processes, which begins when the inner step is over."""
 
-CLIENTS, SERVED = 500, 32
+CLIENTS, SERVED_MAX, SERVED_MIN = 500, 32, 30
+"""Numbers of clients: all, and those that are served. On a busy machine, a few served clients read
+so slowly that they are dropped, and a moment passes until others take their places."""
+
 RATE_MIN, RATE_ERROR_MAX = 0.99, 0.005
 """Minimum rate of inner steps with the clients, as a share of that without, and the maximum
 standard error with which it must be known. On a machine that does other work, the error is larger.
@@ -131,9 +134,9 @@ def visited(setting: Setting) -> Iterator[Line]:
         yield told.missing(name, required)
     for found in told.objects:
         ratio, error = number(found, "ratio"), number(found, "ratio_error")
-        bounded = found.get("served_min") == found.get("served_max") == SERVED
-        whole = bounded and number(found, "clients") >= CLIENTS
-        ok = whole and ratio >= RATE_MIN and error <= RATE_ERROR_MAX
+        bounded = number(found, "served_max") == SERVED_MAX
+        enough = number(found, "served_min") >= SERVED_MIN and number(found, "clients") >= CLIENTS
+        ok = bounded and enough and ratio >= RATE_MIN and error <= RATE_ERROR_MAX
         yield line(name, ratio, required, ok, error=error, found=found)
 
 

@@ -73,7 +73,7 @@ async def test_sample_of_the_certified_weights_reaches_the_page_of_another_node(
     tmp_path: Path,
 ) -> None:
     rules = policy(participants_min=1, snapshot_every=2)
-    async with swarm(tmp_path, nodes=("ann",), steps=90, rules=rules, samples=PROMPTS) as s:
+    async with swarm(tmp_path, nodes=("ann",), steps=1000, rules=rules, samples=PROMPTS) as s:
         while not samples_of(s.seed):
             await s.stand_still()
         kept = await s.until(lambda: samples_of(s.seed) if len(samples_of(s.seed)) > 1 else [])
