@@ -7,11 +7,10 @@ and is what charts are drawn from. Nothing in the node reads it to decide anythi
 
 from p2ptrain.observe.series.reader import SeriesReader, SeriesUnavailable
 from p2ptrain.observe.series.recorder import SeriesRecorder
-from p2ptrain.observe.series.rows import EventRow, FactRow, PeerStepRow, SampleRow, StepRow
+from p2ptrain.observe.series.rows import EventRow, PeerStepRow, SampleRow, StepRow
 
 __all__ = [
     "EventRow",
-    "FactRow",
     "PeerStepRow",
     "SampleRow",
     "SeriesReader",

@@ -20,14 +20,13 @@ from p2ptrain.node.control.series.data_entropy import entropy_of, record_entropy
 from p2ptrain.node.control.series.learning import certified, gaps_in
 from p2ptrain.node.control.series.recording import SeriesBook
 from p2ptrain.observe.series import (
-    FactRow,
     PeerStepRow,
     SampleRow,
     SeriesReader,
     SeriesRecorder,
     StepRow,
 )
-from p2ptrain.observe.series.rows import UNIGRAM_ENTROPY
+from p2ptrain.observe.series.rows import UNIGRAM_ENTROPY, FactRow
 from p2ptrain.observe.series.writer import SeriesWriter
 from p2ptrain.peers.outside.sample_text import SampleText
 from p2ptrain.peers.series.history_pages import HistoryPage

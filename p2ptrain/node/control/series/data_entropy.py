@@ -19,8 +19,8 @@ from p2ptrain.errors import StoreError
 from p2ptrain.ids import Digest
 from p2ptrain.node.state.context import Context
 from p2ptrain.node.training.lease_data import ahead
-from p2ptrain.observe.series import FactRow, SeriesReader, SeriesRecorder, SeriesUnavailable
-from p2ptrain.observe.series.rows import UNIGRAM_ENTROPY
+from p2ptrain.observe.series import SeriesReader, SeriesRecorder, SeriesUnavailable
+from p2ptrain.observe.series.rows import UNIGRAM_ENTROPY, FactRow
 
 TOKENS_EACH = 64
 """Number of tokens to count for each token of the vocabulary, if that many are here. The error of
