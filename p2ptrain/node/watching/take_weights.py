@@ -37,6 +37,7 @@ from p2ptrain.peers.peer_table import endpoint_of
 from p2ptrain.peers.protocol_names import ENDPOINT_BYTES_MAX, VISIT_PROTOCOL
 from p2ptrain.run import Run
 from p2ptrain.store import Store
+from p2ptrain.suggested_command import to_paste
 from p2ptrain.swarm import PURPOSE, FetchHandle, FetchProgress, FetchReport, fetch_blob
 
 NO_SOURCE = "CKPT-NO-SOURCE"
@@ -92,7 +93,7 @@ async def taken_weights(config: NodeConfig, folder: Path, print_line: PrintLine)
     """Do what `take_weights` says, in a running event loop."""
     identity, began = Identity.from_seed(os.urandom(SEED_BYTES)), trio.current_time()
     async with observing(config, print_line, identity) as (run, network, sources, follower):
-        expect_public(run)
+        expect_public(run, config.home)
         with Store(folder, chunk_bytes=run.manifest.policy.chunk_bytes) as store:
             visitor = Visitor(run, network, sources, store, Credentials.create(identity))
             snapshot, fetched = await _newest(visitor, follower, print_line)
@@ -128,17 +129,19 @@ async def _newest(
     )
 
 
-def expect_public(run: Run) -> None:
-    """Raises NotAuthorised (WEIGHTS-PRIVATE) if strangers do not get the weights of `run`."""
+def expect_public(run: Run, home: Path) -> None:
+    """Raises NotAuthorised (WEIGHTS-PRIVATE) if strangers do not get the weights of `run`. The
+    error names the command that fetches them into `home`."""
     if run.manifest.public.weights:
         return
-    is_open = run.manifest.admission == "open"
-    ask = "ask the organiser to admit you as a reader, then use p2ptrain ckpt fetch"
+    is_open, fetch = run.manifest.admission == "open", to_paste(home, "ckpt fetch")
     raise NotAuthorised(
         "this run does not give its weights to people who are not admitted",
         code="WEIGHTS-PRIVATE",
         likely="its organiser did not set public.weights in the run file",
-        do="p2ptrain ckpt fetch; the run is open, so it needs no admission" if is_open else ask,
+        do=f"{fetch}; the run is open, so that needs no admission"
+        if is_open
+        else f"ask the organiser to admit you as a reader; then use {fetch}",
     )
 
 

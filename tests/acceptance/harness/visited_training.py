@@ -64,7 +64,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """What happened in a measured time. `node_cpu_s` is the processor time of this process without
+    """The counts of a measured time. `node_cpu_s` is the processor time of this process without
     the trainers' work."""
 
     seconds: float
