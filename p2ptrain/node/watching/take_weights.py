@@ -107,7 +107,7 @@ async def _newest(
 ) -> tuple[NamedSnapshot, int]:
     """Fetch the newest snapshot. Return it, and the number of fetched bytes. Raises as
     `take_weights` does."""
-    told, evidence = "", list[str]()
+    told, evidence = "", tuple[str, ...]()
     for number in range(TRIES_MAX):
         if number:
             await trio.sleep(PAUSE_S)

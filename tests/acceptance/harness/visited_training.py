@@ -28,6 +28,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean, stdev
+from typing import Any
 
 import psutil
 import trio
@@ -135,11 +136,14 @@ class Clients:
 
 
 @asynccontextmanager
-async def training(folder: Path, trainers: int, work: Work) -> AsyncIterator[tuple[Swarm, int]]:
-    """Let `trainers` nodes train, of which the first has a page. Yield its port too."""
+async def training(
+    folder: Path, trainers: int, work: Work
+) -> AsyncIterator[tuple[Swarm, dict[str, int]]]:
+    """Let `trainers` nodes train, of which the first has a page. Yield the page's port and
+    process id too."""
     names = tuple(f"node{number}" for number in range(trainers))
     rules = policy(participants_min=1, grace_s=5.0)
-    settings = {"steps": 1_000_000, "inner_steps": INNER_STEPS, "rules": rules}
+    settings: dict[str, Any] = {"steps": 1_000_000, "inner_steps": INNER_STEPS, "rules": rules}
     async with swarm(folder, nodes=(), later=names, keep_snapshots=2, **settings) as s:
         for name in names:
             s[name].remote.work = work
