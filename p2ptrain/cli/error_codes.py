@@ -173,6 +173,9 @@ AUTH-REVOKED: The organiser has removed your node from the run's allowlist, or t
     admitted it is no longer a delegate.
 AUTH-READER: The organiser has changed your node's role from trainer to reader. Start the node again
     to serve the run without training, or ask the organiser.
+WEIGHTS-PRIVATE: The run does not give its weights to people who are not admitted to it: its
+    organiser did not set public.weights in the run file. Ask the organiser to admit you as a
+    reader. In an open run, use p2ptrain ckpt fetch, which needs no admission.
 AUTH-ORGANISER: Only the holder of an organiser's key can amend a run or change its allowlist. The
     key is in the home from which the run was published, or in the home of a co-organiser.
 ALLOW-MERGE: Organisers signed two allowlists at the same time. All nodes use one of them, and it

@@ -23,7 +23,6 @@ Memory use is constant for up to 16 GiB of tokens. Beyond that, it is a few time
 
 from __future__ import annotations
 
-import math
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -38,6 +37,7 @@ from p2ptrain.data.blocks import encode_block, encoded_bytes, token_bytes
 from p2ptrain.data.piece import Piece
 from p2ptrain.data.shuffle import FILE_BYTES, Rows, Shuffle
 from p2ptrain.data.spool import USUAL_PORTION, Portion, Spool, Tokens
+from p2ptrain.data.token_entropy import entropy_nats
 from p2ptrain.data.vocabulary import Vocabulary, learn_text
 from p2ptrain.errors import ConfigError, counted
 from p2ptrain.store.blob import CHUNK_BYTES_MAX
@@ -164,13 +164,6 @@ def pack_stream(
             tokens=spool.tokens,
             entropy_nats=entropy_nats(counts),
         )
-
-
-def entropy_nats(counts: NDArray[np.int64]) -> float:
-    """Return the entropy, in nats, of a distribution with these counts."""
-    total = int(counts.sum())
-    shares = [count / total for count in counts.tolist() if count]
-    return -math.fsum(share * math.log(share) for share in shares)
 
 
 def _fill(spool: Spool, pieces: Iterable[Piece], vocabulary: Vocabulary) -> tuple[int, int]:

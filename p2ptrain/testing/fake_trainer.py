@@ -15,6 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +46,11 @@ def trace(block: Digest, numel: int) -> NDArray[np.float32]:
     return random.standard_normal(numel, dtype=np.float32) * np.float32(SIZE)
 
 
+def token_of(theta: NDArray[np.float32], vocab: int) -> int:
+    """Return the token that the fake model writes last. It depends on every bit of θ."""
+    return crc32(theta.tobytes()) % vocab
+
+
 def block_of(path: str) -> Digest:
     """Return the digest of the chunk that the store keeps at `path`."""
     return Digest(Path(path).parent.name + Path(path).name)
@@ -63,8 +69,9 @@ class TrainerRemote:
     current trainer; `dies_in_mid_lease` kills one that has trained on a block and has another one
     left. `fault`, a Failed frame, makes a trainer send this frame before its next inner step and
     end. `poison` overwrites the first weight that is published. An inner step takes `inner_step_s`;
-    it reports 1,000 tokens per second, a wait of `data_wait_s`, and an MFU of `mfu`. `limits` are
-    the threads and the bytes of GPU memory with which the newest trainer was started.
+    it reports 1,000 tokens per second, a wait of `data_wait_s`, and an MFU of `mfu`. `work` is
+    called in each inner step, and may use the processor. `limits` are the threads and the bytes of
+    GPU memory with which the newest trainer was started.
     """
 
     trained: list[Digest] = field(default_factory=list)
@@ -82,6 +89,7 @@ class TrainerRemote:
     inner_step_s: float = 0.0
     data_wait_s: float = 0.0
     mfu: float | None = None
+    work: Callable[[], None] = lambda: None
     limits: tuple[int, int] = (1, 0)
 
     def waits_before(self, step: int) -> bool:
@@ -180,6 +188,7 @@ class FakeTrainerLoop:
         self._theta, self._local = context.trainer.arena.theta, context.trainer.arena.local
         self._layout = context.layout
         self._block_tokens = context.manifest.data.block_tokens
+        self._vocab = context.manifest.model.vocab
         self._remote = remote
         self._socket = sock
         self._pause = threading.Event()
@@ -276,7 +285,8 @@ class FakeTrainerLoop:
                 self._send(frames.Evaluated(request, loss, self._block_tokens * len(paths)))
 
             case frames.Generate(request, prompts, tokens_max):
-                texts = tuple(tuple(prompt[-1:] * tokens_max) for prompt in prompts)
+                last = token_of(self._theta, self._vocab)
+                texts = tuple((*(tokens_max - 1) * prompt[-1:], last) for prompt in prompts)
                 self._send(frames.Generated(request, texts))
 
     def _take_back(self) -> None:
@@ -296,6 +306,7 @@ class FakeTrainerLoop:
             self._send(fault)
             raise TrainerKilled
         self._pause.wait(self._remote.inner_step_s)
+        self._remote.work()
         inner_step, path = self._queue.popleft()
         block = block_of(path)
         assert Path(path).exists(), "the node sent the path of a missing block"

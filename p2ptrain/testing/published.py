@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import json
 import os
 import shutil
 import tempfile
@@ -42,6 +43,27 @@ MODEL = ModelSpec(vocab=64, layers=1, width=16, heads=2, kv_heads=1, ffn=16, seq
 BLOCK_TOKENS = 2 * MODEL.sequence
 BLOCKS = 96
 CHUNK_BYTES = 4096
+SYLLABLES = tuple(
+    first + rest for first in "bdfgklmn" for rest in ("a", "e", "i", "o", "u", "ai", "au", "oi")
+)
+WORDS = ("once", "upon", "a", "time", *SYLLABLES[:59], "[UNK]")
+"""The vocabulary: one token for each word."""
+
+TOKENIZER: dict[str, object] = {
+    "version": "1.0",
+    "truncation": None,
+    "padding": None,
+    "added_tokens": [],
+    "normalizer": None,
+    "pre_tokenizer": {"type": "Whitespace"},
+    "post_processor": None,
+    "decoder": None,
+    "model": {
+        "type": "WordLevel",
+        "vocab": {word: number for number, word in enumerate(WORDS)},
+        "unk_token": "[UNK]",
+    },
+}
 
 
 def policy(**changes: object) -> Policy:
@@ -87,7 +109,7 @@ def content() -> PublishedContent:
         meta = snapshot_meta(None, 0, layout_of(MODEL).digest)
         return PublishedContent(
             folder,
-            store.put_blob("tokenizer", [b"{}"], {}),
+            store.put_blob("tokenizer", [json.dumps(TOKENIZER).encode()], {}),
             store.put_blob(data_index.KIND, [index], {}),
             write_state(store, theta, np.zeros_like(theta), meta),
         )

@@ -41,12 +41,6 @@ Found = TypeVar("Found")
 class _Reader(SeriesReader):
     """A reader of the series, with sums that only the page needs."""
 
-    def meta(self, key: str) -> str | None:
-        with self._translated():
-            found = self._connection.execute("SELECT value FROM meta WHERE key = ?", (key,))
-            row = found.fetchone()
-        return None if row is None else str(row[0])
-
     def tokens_by_peer(self, first: int, width: int) -> list[tuple[int, str, int]]:
         sql = (
             "SELECT (step - :first) / :width, peer, sum(tokens) FROM peer_steps "

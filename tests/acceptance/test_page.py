@@ -56,9 +56,78 @@ def test_missing_result_is_not_accepted(tmp_path: Path) -> None:
     assert [each["ok"] for each in lines] == [False, False, False]
 
 
-def test_tests_of_all_claims_exist() -> None:
-    files = {name.partition("::")[0] for each in page.CLAIMS for name in each.tests}
-    assert [name for name in files if not Path(name).exists()] == []
+def test_every_measure_has_a_name_of_its_own() -> None:
+    names = [each.name for each in page.MEASURES]
+    assert len(names) == len({*names})
+
+
+VISITED: dict[str, object] = {
+    "trainers": 1,
+    "clients": 500,
+    "served_min": 32,
+    "served_max": 32,
+    "ratio": 0.9991,
+    "ratio_error": 0.0021,
+}
+
+
+def reading(folder: Path, name: str, *objects: dict[str, object]) -> Setting:
+    path = folder / name
+    path.write_text("".join(json.dumps(each) + "\n" for each in objects))
+    return Setting(folder, given={name: path})
+
+
+@pytest.mark.parametrize(
+    ("changes", "ok"),
+    [
+        ({}, True),
+        ({"ratio": 0.9899}, False),
+        ({"ratio_error": 0.0051}, False),
+        ({"served_min": 29}, False),
+        ({"served_max": 33}, False),
+        ({"clients": 499}, False),
+    ],
+)
+def test_training_rate_must_be_known_and_unchanged(
+    tmp_path: Path, changes: dict[str, object], *, ok: bool
+) -> None:
+    (line,) = page.visited(reading(tmp_path, "visited", VISITED | changes))
+    assert line["ok"] is ok
+
+
+PAUSE: dict[str, object] = {
+    "freed_s": 1.3,
+    "inner_step_s_max": 1.1,
+    "took_part_while_paused": [],
+    "outer_step_when_trainer_was_up": 9,
+    "contributed_to_outer_step": 10,
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "ok"),
+    [
+        ({}, [True, True]),
+        ({"freed_s": 1.7}, [False, True]),
+        ({"contributed_to_outer_step": 11}, [True, False]),
+        ({"took_part_while_paused": [8]}, [True, False]),
+    ],
+)
+def test_each_pause_must_be_short_and_complete(
+    tmp_path: Path, changes: dict[str, object], ok: list[bool]
+) -> None:
+    lines = page.pausing(reading(tmp_path, "pausing", PAUSE, PAUSE, PAUSE | changes))
+    assert [each["ok"] for each in lines] == ok
+    short = page.pausing(reading(tmp_path, "pausing", PAUSE))
+    assert [each["ok"] for each in short] == [False, False]
+
+
+def test_waterfall_may_differ_by_two_percent(tmp_path: Path) -> None:
+    for value, ok in ((0.02, True), (0.0201, False)):
+        (line,) = page.waterfall(reading(tmp_path, "waterfall", {"difference": value}))
+        assert line["ok"] is ok
+    (missing,) = page.waterfall(reading(tmp_path, "waterfall"))
+    assert missing["ok"] is False
 
 
 def test_lines_of_the_browser_are_reported_unchanged(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.measures import reach
-from tests.acceptance.measures.reach_claims import Claim
+from tests.acceptance.measures.pytest_runs import Claim, claim
 from tests.acceptance.measures.setting import Done, Line, Setting
 from tests.wan.harness.punching import PAIRS
 
@@ -211,9 +211,9 @@ class TwoPass(Setting):
 
 def test_claim_with_too_few_cases_is_not_accepted(tmp_path: Path) -> None:
     few = Claim("few", "few cases", "many", ("tests/acceptance/test_reach.py",), cases_min=3)
-    assert shown(partial(reach.claim, few), TwoPass(tmp_path)) == [("2 of at least 3 cases", False)]
+    assert shown(partial(claim, few), TwoPass(tmp_path)) == [("2 of at least 3 cases", False)]
     enough = replace(few, cases_min=2)
-    assert shown(partial(reach.claim, enough), TwoPass(tmp_path)) == [("many", True)]
+    assert shown(partial(claim, enough), TwoPass(tmp_path)) == [("many", True)]
 
 
 MEASURED: dict[str, Take] = {

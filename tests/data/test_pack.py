@@ -15,11 +15,12 @@ from blake3 import blake3
 from tokenizers import Tokenizer
 
 from p2ptrain.data.blocks import decode_block
-from p2ptrain.data.pack import PackedBlocks, PackSpec, entropy_nats, pack, pack_stream
+from p2ptrain.data.pack import PackedBlocks, PackSpec, pack, pack_stream
 from p2ptrain.data.piece import Piece
 from p2ptrain.data.spool import Portion
 from p2ptrain.data.synthesis import LETTERS, SynthesisSpec, reads
 from p2ptrain.data.text import standard_library_text
+from p2ptrain.data.token_entropy import entropy_nats, estimated_entropy_nats
 from p2ptrain.data.vocabulary import END_OF_TEXT, learn_reads, learn_text
 from p2ptrain.errors import ConfigError
 
@@ -168,6 +169,18 @@ def test_each_read_is_enclosed_by_a_begin_and_an_end_token(tmp_path: Path) -> No
     # The digest must be the same with every Python version, because a run's data are checked by
     # packing them again.
     assert digest(packed)[:16] == "18438c97c5b24892"
+
+
+def test_entropy_of_a_sample_is_corrected_for_rare_tokens() -> None:
+    random = np.random.default_rng(5)
+    shares = 1 / np.arange(1, 257)
+    shares /= shares.sum()
+    whole = -float(np.sum(shares * np.log(shares)))
+    samples = [random.multinomial(64 * 256, shares) for _ in range(100)]
+    plain = [entropy_nats(each) for each in samples]
+    corrected = [estimated_entropy_nats(each) for each in samples]
+    assert np.mean(plain) < whole - 0.004
+    assert np.mean(corrected) == pytest.approx(whole, abs=0.002)
 
 
 def test_document_cannot_create_special_tokens_by_spelling_them(tmp_path: Path) -> None:

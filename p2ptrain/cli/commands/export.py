@@ -209,6 +209,16 @@ def _lines(
     origin: Provenance, exported: Exported, seen: list[Parity], lacking: str
 ) -> Iterator[str]:
     """Yield the lines to print. If `seen` is empty, `lacking` says why no logits were compared."""
+    yield from described(origin, exported)
+    for parity in seen:
+        yield parity.words
+    if not seen:
+        yield f"the logits were not compared with transformers: {lacking}"
+    yield chat_command(exported)
+
+
+def described(origin: Provenance, exported: Exported) -> Iterator[str]:
+    """Yield lines that say what was exported, and who certified it."""
     from p2ptrain.observe.states import size
 
     if origin.loudly is not None:
@@ -217,8 +227,7 @@ def _lines(
     yield f"{exported.folder}: {origin.run_name} before outer step {origin.step}{tokens}"
     yield f"{origin.words}; θ {exported.theta}"
     yield f"{counted(len(exported.files), 'file')}, {size(exported.bytes)}"
-    for parity in seen:
-        yield parity.words
-    if not seen:
-        yield f"the logits were not compared with transformers: {lacking}"
-    yield f"p2ptrain chat {shlex.quote(str(exported.folder))}"
+
+
+def chat_command(exported: Exported) -> str:
+    return f"p2ptrain chat {shlex.quote(str(exported.folder))}"

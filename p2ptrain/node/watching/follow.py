@@ -70,6 +70,11 @@ class Follower:
         """Whether the run is complete and every step has been returned."""
         return self.ledger.state.phase is Phase.ENDED and not self._held
 
+    @property
+    def answered(self) -> bool:
+        """Whether a node answered in the last round."""
+        return self._rounds > 0 and self._failed == 0
+
     async def round(self) -> list[WatchedStep]:
         """Ask for news, and return the outer steps that can be shown now.
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
 import trio
@@ -76,8 +76,25 @@ def watch(config: NodeConfig, show: Show, print_line: PrintLine, *, poll_s: floa
 
 
 async def _watch(config: NodeConfig, show: Show, print_line: PrintLine, poll_s: float) -> None:
+    async with observing(config, print_line) as (run, network, sources, follower):
+        while True:
+            steps = await follower.round()
+            seen = Watched(run, follower.ledger, steps, network, sources)
+            if not show(seen) or follower.ended:
+                return
+            await trio.sleep(poll_s)
+
+
+@asynccontextmanager
+async def observing(
+    config: NodeConfig, print_line: PrintLine, identity: Identity | None = None
+) -> AsyncIterator[tuple[Run, Network, tuple[PeerId, ...], Follower]]:
+    """Connect to the run that `config` names. Yield the run, the network, the connected nodes and a
+    follower that has not asked anything yet. By default, the identity is a new one.
+
+    Raises P2PTrainError: the run cannot be found; the error says why."""
     # A new key each time: nobody needs to recognise an observer, and it needs no home.
-    identity = Identity.from_seed(os.urandom(SEED_BYTES))
+    identity = identity or Identity.from_seed(os.urandom(SEED_BYTES))
     async with open_network(identity, listen=[], admitted=lambda peer: False) as network:
         addresses = list(config.bootstrap)
         run = await fetch_run(network, config, addresses)
@@ -92,12 +109,7 @@ async def _watch(config: NodeConfig, show: Show, print_line: PrintLine, poll_s: 
 
         named = config.trust_checkpoint and Checkpoint.parse(config.trust_checkpoint)
         ledger = await _begin(network, run, named or None, sources, vouched)
-        follower = Follower(run.id, ledger, sources, ask)
-        while True:
-            steps = await follower.round()
-            if not show(Watched(run, ledger, steps, network, sources)) or follower.ended:
-                return
-            await trio.sleep(poll_s)
+        yield run, network, sources, Follower(run.id, ledger, sources, ask)
 
 
 async def connect_all(network: Network, addresses: list[str]) -> tuple[PeerId, ...]:

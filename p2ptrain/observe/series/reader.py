@@ -90,9 +90,14 @@ class SeriesReader:
 
     def run(self) -> str:
         """Return the id of the run."""
+        return self.meta("run") or ""
+
+    def meta(self, key: str) -> str | None:
+        """Return a fact about the run, such as its unigram entropy; None if it is not known."""
         with self._translated():
-            found = self._connection.execute("SELECT value FROM meta WHERE key = 'run'").fetchone()
-        return str(found[0]) if found else ""
+            found = self._connection.execute("SELECT value FROM meta WHERE key = ?", (key,))
+            row = found.fetchone()
+        return None if row is None else str(row[0])
 
     def version(self) -> int:
         """Return a number that changes when another process has written to the file. It is only

@@ -29,6 +29,10 @@ KINDS = frozenset(
 )
 """The kinds of events. `stall` is a wait that lasts longer than usual."""
 
+UNIGRAM_ENTROPY = "unigram_entropy"
+FACTS = frozenset({UNIGRAM_ENTROPY})
+"""The names of facts about the whole run."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Row:
@@ -189,7 +193,24 @@ class ToldSampleRow(_Row):
     told_by: str
 
 
-OwnRow = StepRow | PeerStepRow | EventRow | SampleRow
+@dataclass(frozen=True, slots=True)
+class FactRow(_Row):
+    """A fact about the whole run. Its table also has the schema and the run's id, which are written
+    when the file is made."""
+
+    table = "meta"
+    key = ("name",)
+
+    name: str
+    value: str
+
+    def __post_init__(self) -> None:
+        _Row.__post_init__(self)
+        if self.name not in FACTS:
+            raise LocalProtocolError(f"{self.name} is not a fact about a run")
+
+
+OwnRow = StepRow | PeerStepRow | EventRow | SampleRow | FactRow
 ToldRow = ToldEventRow | ToldSampleRow
 Row = OwnRow | ToldRow
 TABLES: tuple[type[OwnRow], ...] = get_args(OwnRow)

@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
-from p2ptrain.observe.series.rows import SCHEMA, TABLES, Row, columns
+from p2ptrain.observe.series.rows import SCHEMA, TABLES, FactRow, Row, columns
 
 RowT = TypeVar("RowT", bound=Row)
 
@@ -79,6 +79,9 @@ def insert(connection: sqlite3.Connection, rows: Iterable[Row], *, own: bool = T
     """Write rows of any tables. If a row with the same key exists, the known values of the new row
     replace its values; without `own`, they only replace unknown values."""
     for row in rows:
+        if isinstance(row, FactRow):
+            connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (row.name, row.value))
+            continue
         connection.execute(_insertion(type(row), own), _values(row))
 
 

@@ -30,6 +30,18 @@ SIGNERS_MAX = 64
 """Maximum number of signers whose records about one outer step are kept."""
 
 
+@dataclass(frozen=True, slots=True)
+class NamedSnapshot:
+    """A snapshot of θ and m before outer step `step`, and the entry that certifies it. `tokens` is
+    the number of tokens committed before that step; None if it is not known."""
+
+    step: int
+    digest: Digest
+    height: int
+    signed_by: tuple[PeerId, ...]
+    tokens: int | None
+
+
 @dataclass(slots=True)
 class WatchedStep:
     """An ended outer step, by the ledger: afterwards, the outer step counter is `step`. `losses`
@@ -90,7 +102,8 @@ class WatchedLedger:
         self.state = genesis(rules) if start is None else start
         self.steps: dict[int, WatchedStep] = {}
         """The newest outer steps, oldest first, by the number that the counter reached."""
-        self.snapshot: SnapshotRef | None = self.state.snapshot
+        self.snapshot: NamedSnapshot | None = None
+        """The newest snapshot that an entry names. A base begins with such an entry."""
         self._samplers: tuple[PeerId, ...] = ()
 
     def add(self, page: Sequence[Certified]) -> list[WatchedStep]:
@@ -129,8 +142,19 @@ class WatchedLedger:
         self.steps[step.step] = step
         while len(self.steps) > STEPS_KEPT:
             del self.steps[next(iter(self.steps))]
-        self.snapshot = state.snapshot
+        if isinstance(value, Commit) and value.snapshot is not None:
+            self.snapshot = self._named(value.snapshot, certified)
         return step
+
+    def _named(self, snapshot: SnapshotRef, certified: Certified) -> NamedSnapshot:
+        before = self.steps.get(snapshot.step)
+        return NamedSnapshot(
+            snapshot.step,
+            snapshot.digest,
+            certified.entry.height,
+            tuple(sorted(certified.certificate.voters)),
+            None if before is None else before.tokens_total,
+        )
 
     def note_records(self, records: Iterable[bytes]) -> list[str]:
         """Keep the records that count. Return why each of the others does not. Records about steps

@@ -6,7 +6,7 @@
     scripts/accept siege --read siege=FILE     use an earlier result instead of measuring again
     scripts/accept reach                       measure how nodes behind NATs work; as root
     scripts/accept reach --list                show what it measures, and how long that takes
-    scripts/accept page                        measure what the page costs, in fifteen minutes
+    scripts/accept page                        measure the page and pauses of nodes, in half an hour
 
 These results of `siege` can be read: `test` (a log of scripts/test), `demo` (the JSON file of
 scripts/demo), `matrix` (a log of scripts/test_matrix), `siege` (the lines of scripts/siege), `fuzz`

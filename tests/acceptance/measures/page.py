@@ -1,21 +1,24 @@
 """The measures for `scripts/accept page`. They show what the page costs, how soon it shows a
-commit, and that its server is bounded and refuses other web pages.
+commit, that its server is bounded and refuses other web pages, and that pauses free the device.
 
-`--read costs=FILE` names a file with the line that tests/web/harness/page_costs.py prints, and
-`--read browser=FILE` one with the lines of scripts/check_page.
+`--read NAME=FILE` uses the lines of an earlier run: `costs` of tests/web/harness/page_costs.py,
+`browser` of scripts/check_page, and `waterfall`, `pausing` and `visited` of the programs in
+tests/acceptance/harness.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 
 from tests.acceptance.measures import commands
-from tests.acceptance.measures.pytest_runs import tested
+from tests.acceptance.measures.page_claims import CLAIMS, FAULTS
+from tests.acceptance.measures.programs import number, printed
+from tests.acceptance.measures.pytest_runs import claim
 from tests.acceptance.measures.setting import Line, Measure, Setting, line, objects_in
 
+HARNESS = "tests.acceptance.harness"
 SECONDS, SECONDS_QUICK = 300, 60
 PEERS_MIN, STEPS_MIN = 24, 600
 LATE_S_MAX = 1.0
@@ -23,15 +26,29 @@ BYTES_PER_HOUR_MAX = 2_000_000
 NODE_CPU_SHARE_MAX = 0.005
 """Maximum processor time that a reader of the page costs the node, as a share of one core."""
 
+WATERFALL_MAX = 0.02
+PAUSES, PAUSES_QUICK = 3, 1
+END_S = 0.5
+"""Seconds for the end of the trainer's processes, which begins when the inner step is over."""
+
+CLIENTS, SERVED_MAX, SERVED_MIN = 500, 32, 30
+"""Numbers of clients: all, and those that are served. On a busy machine, a few served clients read
+so slowly that they are dropped, and a moment passes until others take their places."""
+
+RATE_MIN, RATE_ERROR_MAX = 0.99, 0.005
+"""Minimum rate of inner steps with the clients, as a share of that without, and the maximum
+standard error with which it must be known. On a machine that does other work, the error is larger.
+"""
+
+PAIRS, PAIRS_QUICK = 16, 4
+
 
 def costs(setting: Setting) -> Iterator[Line]:
     """Measure a page with one reader, of a run with 24 peers and 600 outer steps."""
-    text, end = setting.earlier("costs"), "the given result does not contain it"
-    if text is None:
-        seconds = str(SECONDS_QUICK if setting.quick else SECONDS)
-        done = setting.python("costs", "-m", "tests.web.harness.page_costs", "--seconds", seconds)
-        text, end = done.text, f"page_costs ended with status {done.code}: {done.tail}"
-    found = next((each for each in objects_in(text) if "node_cpu_share" in each), None)
+    seconds = str(SECONDS_QUICK if setting.quick else SECONDS)
+    program = "tests.web.harness.page_costs"
+    told = printed(setting, "costs", "costs", program, "--seconds", seconds)
+    found = next((each for each in told.objects if "node_cpu_share" in each), None)
     measures = (
         ("update after a commit, s", f"at most {LATE_S_MAX:g}", _longest_late, LATE_S_MAX),
         ("bytes per hour", f"at most {BYTES_PER_HOUR_MAX}", _bytes_per_hour, BYTES_PER_HOUR_MAX),
@@ -39,100 +56,26 @@ def costs(setting: Setting) -> Iterator[Line]:
     )
     for name, required, value_in, most in measures:
         if found is None:
-            yield line(name, f"not measured: {end}", required, False)
+            yield told.missing(name, required)
             continue
-        value, large = value_in(found), _number(found, "peers") >= PEERS_MIN
-        enough = large and _number(found, "steps") >= STEPS_MIN
+        value, large = value_in(found), number(found, "peers") >= PEERS_MIN
+        enough = large and number(found, "steps") >= STEPS_MIN
         yield line(name, value, required, enough and value <= most, found=found)
-
-
-def _number(found: dict[str, object], name: str) -> float:
-    return float(str(found.get(name, "nan")))
 
 
 def _longest_late(found: dict[str, object]) -> float:
     """Return the longest delay; infinity if the reader missed a commit."""
     late = json.loads(json.dumps(found.get("late_s")))
-    missed = _number(found, "seen") < _number(found, "commits") - 1
+    missed = number(found, "seen") < number(found, "commits") - 1
     return float("inf") if missed or not isinstance(late, list) else float(late[1])
 
 
 def _bytes_per_hour(found: dict[str, object]) -> float:
-    return _number(found, "bytes_per_hour")
+    return number(found, "bytes_per_hour")
 
 
 def _node_cpu(found: dict[str, object]) -> float:
-    return _number(found, "node_cpu_share")
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    log: str
-    name: str
-    required: str
-    tests: tuple[str, ...]
-
-
-_SERVED = "tests/web/test_page_is_served.py"
-_STREAM = "tests/web/test_page_stream.py"
-_KEPT = "tests/node/page/test_keep_page.py"
-
-CLAIMS = (
-    Claim(
-        "rebinding",
-        "DNS rebinding",
-        "refused",
-        (f"{_SERVED}::test_dns_rebinding_is_refused", "tests/web/test_page_bounds.py"),
-    ),
-    Claim(
-        "cross-origin",
-        "cross-origin POST",
-        "refused",
-        (f"{_SERVED}::test_other_web_pages_can_neither_read_nor_act",),
-    ),
-    Claim(
-        "clients",
-        "500 SSE clients",
-        "bounded",
-        (
-            f"{_STREAM}::test_readers_above_the_limit_are_refused",
-            f"{_STREAM}::test_connections_above_the_limit_are_closed",
-        ),
-    ),
-    Claim(
-        "slow-readers",
-        "slow readers",
-        "bounded",
-        (
-            f"{_STREAM}::test_slow_reader_is_disconnected",
-            f"{_STREAM}::test_client_that_does_not_read_is_dropped",
-        ),
-    ),
-    Claim(
-        "killed",
-        "web process killed",
-        "restarted",
-        (f"{_KEPT}::test_killed_page_is_started_again_at_its_port",),
-    ),
-    Claim(
-        "hostile-texts",
-        "hostile names, notes and samples on the page's API",
-        "inert and bounded",
-        ("tests/web/test_page_bounds.py::test_hostile_texts_of_the_node_are_bounded",),
-    ),
-    Claim(
-        "pause",
-        "pause; resume",
-        "the device is freed; the node contributes in the next outer step",
-        ("tests/node/swarms/test_swarm_pauses.py",),
-    ),
-    Claim(
-        "observer",
-        "an observer with an invitation and no allowlist entry",
-        "sees loss, tokens and peers; gets weights only if the run allows it",
-        ("tests/node/watching",),
-    ),
-)
+    return number(found, "node_cpu_share")
 
 
 def browser(setting: Setting) -> Iterator[Line]:
@@ -147,13 +90,63 @@ def browser(setting: Setting) -> Iterator[Line]:
     yield from found
 
 
-def claim(each: Claim, setting: Setting) -> Iterator[Line]:
-    yield tested(setting, each.log, each.name, each.required, each.tests)
+def waterfall(setting: Setting) -> Iterator[Line]:
+    """Compare the sums of a run's waterfall with what the journals of all its nodes say."""
+    told = printed(setting, "waterfall", "waterfall", f"{HARNESS}.waterfall")
+    name, required = "waterfall against the nodes' journals: largest difference", "at most 0.02"
+    if not told.objects:
+        yield told.missing(name, required)
+    for found in told.objects:
+        value = number(found, "difference")
+        yield line(name, value, required, value <= WATERFALL_MAX, found=found)
+
+
+def pausing(setting: Setting) -> Iterator[Line]:
+    """Pause and resume a member with a real trainer, by its commands."""
+    pauses = PAUSES_QUICK if setting.quick else PAUSES
+    told = printed(setting, "pausing", "pausing", f"{HARNESS}.pausing", "--pauses", str(pauses))
+    found = told.objects
+    freed = "pause: seconds until the device is free"
+    within = f"at most the longest inner step and {END_S:g} s for the end of the process"
+    again = "resume: outer steps until the member contributes, once its trainer is up"
+    if len(found) < pauses:
+        yield told.missing(freed, within)
+        yield told.missing(again, "at most 1")
+        return
+    late = [number(each, "freed_s") - number(each, "inner_step_s_max") for each in found]
+    values = [number(each, "freed_s") for each in found]
+    yield line(freed, max(values), within, max(late) <= END_S, found=found)
+    waits = [
+        number(each, "contributed_to_outer_step") - number(each, "outer_step_when_trainer_was_up")
+        for each in found
+    ]
+    paused = not any(each["took_part_while_paused"] for each in found)
+    yield line(again, max(waits), "at most 1", max(waits) <= 1 and paused)
+
+
+def visited(setting: Setting) -> Iterator[Line]:
+    """Let 500 clients ask for the stream of a page whose node trains."""
+    pairs = str(PAIRS_QUICK if setting.quick else PAIRS)
+    told = printed(setting, "visited", "visited", f"{HARNESS}.visited_training", "--pairs", pairs)
+    name = "training rate with 500 SSE clients, of that without"
+    required = f"at least {RATE_MIN:g}, known to {RATE_ERROR_MAX:g}"
+    if not told.objects:
+        yield told.missing(name, required)
+    for found in told.objects:
+        ratio, error = number(found, "ratio"), number(found, "ratio_error")
+        bounded = number(found, "served_max") == SERVED_MAX
+        enough = number(found, "served_min") >= SERVED_MIN and number(found, "clients") >= CLIENTS
+        ok = bounded and enough and ratio >= RATE_MIN and error <= RATE_ERROR_MAX
+        yield line(name, ratio, required, ok, error=error, found=found)
 
 
 MEASURES = (
+    *(Measure(f"fault {each.log}", partial(claim, each)) for each in FAULTS),
     Measure("costs", costs),
     Measure("browser", browser),
-    Measure("commands", commands.cpu_times),
     *(Measure(each.log, partial(claim, each)) for each in CLAIMS),
+    Measure("visited", visited),
+    Measure("waterfall", waterfall),
+    Measure("pausing", pausing),
+    Measure("commands", commands.cpu_times),
 )

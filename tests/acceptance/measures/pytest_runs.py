@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from tests.acceptance.measures.setting import ROOT, Line, Setting, line
 
@@ -30,3 +31,25 @@ def tested(setting: Setting, log: str, name: str, required: str, tests: Sequence
     value = required if done.code == 0 else "the test fails"
     ok = done.code == 0 and counts["passed"] > 0
     return line(name, value, required, ok, tests=counts["passed"], evidence=evidence)
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A requirement that tests show. `tests` are files, folders or single tests, and `cases_min` is
+    how many of them there must be. `log` names the file with their output. `takes` says about how
+    long they take."""
+
+    log: str
+    name: str
+    required: str
+    tests: tuple[str, ...]
+    cases_min: int = 1
+    takes: str = "1 min"
+
+
+def claim(each: Claim, setting: Setting) -> Iterator[Line]:
+    found = tested(setting, each.log, each.name, each.required, each.tests)
+    passed = int(str(found.get("tests", 0)))
+    if found["ok"] and passed < each.cases_min:
+        found |= {"value": f"{passed} of at least {each.cases_min} cases", "ok": False}
+    yield found

@@ -14,12 +14,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 
-from tests.acceptance.measures import siege
-from tests.acceptance.measures.pytest_runs import tested
-from tests.acceptance.measures.reach_claims import CLAIMS, Claim
+from tests.acceptance.measures import programs, siege
+from tests.acceptance.measures.programs import Printed, number
+from tests.acceptance.measures.pytest_runs import claim
+from tests.acceptance.measures.reach_claims import CLAIMS as CLAIMS
 from tests.acceptance.measures.setting import Line, Measure, Setting, line, objects_in
 from tests.wan.harness.punching import PAIRS
 
@@ -54,35 +55,15 @@ _UNABLE = re.compile(r"the emulator cannot run here: (.*)")
 _UNKNOWN = re.compile(r"invalid choice: '([^']*)'")
 
 
-@dataclass(frozen=True, slots=True)
-class Printed:
-    """The objects that a program printed. `why` says why there may be too few of them."""
-
-    objects: list[dict[str, object]]
-    why: str
-    evidence: str
-
-    def missing(self, name: str, required: str) -> Line:
-        return line(name, f"not measured: {self.why}", required, False, evidence=self.evidence)
-
-
 def printed(setting: Setting, read: str, log: str, program: str, *words: str) -> Printed:
     """Run a program of tests/wan/harness, or read the earlier result `read`."""
-    text = setting.earlier(read)
-    if text is None:
-        done = setting.python(log, "-m", f"tests.wan.harness.{program}", *words)
-        text, end = done.text, f"{program} ended with status {done.code}"
-    else:
-        end = f"the given result of {read} does not contain it"
-    if unable := _UNABLE.search(text):
-        end = unable[1]
-    elif unknown := _UNKNOWN.search(text):
-        end = f"tests/wan/harness/{program}.py does not know {unknown[1]}"
-    return Printed(objects_in(text), end, text[-2000:])
-
-
-def number(found: dict[str, object], name: str) -> float:
-    return float(str(found.get(name, "nan")))
+    found = programs.printed(setting, read, log, f"tests.wan.harness.{program}", *words)
+    if unable := _UNABLE.search(found.evidence):
+        return replace(found, why=unable[1])
+    if unknown := _UNKNOWN.search(found.evidence):
+        why = f"tests/wan/harness/{program}.py does not know {unknown[1]}"
+        return replace(found, why=why)
+    return found
 
 
 def longest(found: dict[str, object], name: str) -> float:
@@ -273,14 +254,6 @@ DELEGATED = siege.Campaign(
     "organisers are lost, and delegates admit and vote",
     ("--profile", "delegated", "--peers", "3", "--steps", "16"),
 )
-
-
-def claim(which: Claim, setting: Setting) -> Iterator[Line]:
-    found = tested(setting, which.log, which.name, which.required, which.tests)
-    passed = int(str(found.get("tests", 0)))
-    if found["ok"] and passed < which.cases_min:
-        found |= {"value": f"{passed} of at least {which.cases_min} cases", "ok": False}
-    yield found
 
 
 def doctor(setting: Setting) -> Iterator[Line]:

@@ -2,23 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from tests.acceptance.measures.pytest_runs import Claim
 
 FAULTS_MIN = 15
 """Minimum number of planted faults that the doctor must find."""
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """A requirement that tests show. `tests` are files, folders or single tests, and `cases_min` is
-    how many of them there must be. `takes` says about how long they take."""
-
-    log: str
-    name: str
-    required: str
-    tests: tuple[str, ...]
-    cases_min: int = 1
-    takes: str = "1 min"
 
 
 _ANSWERS = "tests/node/reach/test_reach_questions_and_answers.py"

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import trio
 
+from p2ptrain.data.blocks import decode_block
+from p2ptrain.data.token_entropy import entropy_nats
 from p2ptrain.ids import Digest
 from p2ptrain.ledger.chain.values import Branch, Commit, Participant, Skip
 from p2ptrain.node.control.series.closed_steps import ClosedStep, ClosedSteps
+from p2ptrain.node.control.series.data_entropy import entropy_of, record_entropy
 from p2ptrain.node.control.series.learning import certified, gaps_in
 from p2ptrain.node.control.series.recording import SeriesBook
 from p2ptrain.observe.series import (
@@ -20,13 +26,17 @@ from p2ptrain.observe.series import (
     SeriesRecorder,
     StepRow,
 )
+from p2ptrain.observe.series.rows import UNIGRAM_ENTROPY, FactRow
 from p2ptrain.observe.series.writer import SeriesWriter
 from p2ptrain.peers.outside.sample_text import SampleText
 from p2ptrain.peers.series.history_pages import HistoryPage
 from p2ptrain.peers.series.step_report import StepReport
 from p2ptrain.testing.ledgers import small_rules
-from p2ptrain.testing.published import policy
+from p2ptrain.testing.published import BLOCKS, MODEL, block_file, policy
+from p2ptrain.web.charts import series
+from p2ptrain.web.history import History
 from tests.node.rig import ANN, BOB, CAI, Growing, NewRig, Rig, opening
+from tests.node.training.test_training import know_data
 
 NINE = 1_800_000_000.0
 UPDATE = Digest("d" * 64)
@@ -218,3 +228,40 @@ async def test_samples_are_recorded_once(tmp_path: Path, new_rig: NewRig) -> Non
         recorder.flush()
         with SeriesReader(context.home.series) as reader:
             assert reader.samples() == [SampleRow(20, 1, ANN.peer, " there was a fox")]
+
+
+async def test_entropy_of_the_data_is_recorded_once(tmp_path: Path, new_rig: NewRig) -> None:
+    r = await new_rig(tmp_path, **ALONE)
+    know_data(r)
+    counts = np.zeros(MODEL.vocab, dtype=np.int64)
+    for number in range(BLOCKS):
+        rows = decode_block(block_file(number), vocab=MODEL.vocab, sequence=MODEL.sequence)
+        counts += np.bincount(rows.ravel(), minlength=MODEL.vocab)
+    with SeriesRecorder(r.context.home.series, r.context.run) as recorder:
+        await record_entropy(r.context, recorder, look_s=0.0)
+        recorder.flush()
+        with closing(History(r.context.home.series)) as history:
+            shown = series(history, 0, 800)["unigram_entropy"]
+        assert shown == pytest.approx(entropy_nats(counts), abs=1e-5)
+        index = r.context.blobs.data
+        assert index is not None
+        part = entropy_of(r.context, index.train[::3])
+        assert part is not None
+        assert part == pytest.approx(entropy_nats(counts), rel=0.02)
+        recorder.record(FactRow(UNIGRAM_ENTROPY, "1.5"))
+        recorder.flush()
+        await record_entropy(r.context, recorder, look_s=0.0)
+        recorder.flush()
+        with SeriesReader(r.context.home.series) as reader:
+            assert reader.meta(UNIGRAM_ENTROPY) == "1.5"
+
+
+async def test_node_without_blocks_records_no_entropy(tmp_path: Path, new_rig: NewRig) -> None:
+    r = await new_rig(tmp_path, **ALONE)
+    know_data(r)
+    assert entropy_of(r.context, [UPDATE]) is None
+    with SeriesRecorder(r.context.home.series, r.context.run) as recorder:
+        r.context.blobs.data = None
+        with trio.move_on_after(0.1):
+            await record_entropy(r.context, recorder, look_s=0.0)
+            raise AssertionError("it waits for the index")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -82,27 +83,48 @@ def by_journal(node: SwarmNode, until_step: int) -> Counter[str]:
 SPENT = ("train_ms", "data_wait_ms", "wait_ms", "exchange_ms", "fetch_ms", "apply_ms")
 
 
-async def test_waterfall_agrees_with_the_journals_of_all_nodes(tmp_path: Path) -> None:
-    async with swarm(tmp_path, steps=1000, stops_at=0) as s:
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """The sums of some outer steps in ms and bytes: of the rows of one peer in another node's
+    series (`told`), and of the peer's own journal (`said`)."""
+
+    told: Counter[str]
+    said: Counter[str]
+
+
+async def waterfall(
+    folder: Path, count: int = STEPS
+) -> tuple[list[StepRow], list[PeerStepRow], dict[str, Sums]]:
+    """Let the run make `count` outer steps. Return the rows in the series of a member, and the sums
+    for each trainer."""
+    async with swarm(folder, steps=1000, stops_at=0) as s:
         await all_are_members(s)
         for name in TRAINERS:
             s[name].remote.data_wait_s = 0.004
-        for _ in range(STEPS):
+        for _ in range(count):
             await step_with_reports(s)
         last = s["ann"].step
         steps, peers = rows_of(s["ann"])
         s.stop_at(None)
+    sums = dict[str, Sums]()
     for name in TRAINERS:
-        told, said = Counter[str](), by_journal(s[name], last)
+        told = Counter[str]()
         for row in peers:
             if row.peer == s[name].peer:
                 told.update({each: getattr(row, each) or 0 for each in (*SPENT, "bytes_up")})
                 told["bytes_down"] += row.bytes_down or 0
         told["total_ms"] = sum(told[each] for each in SPENT)
-        assert said.keys() <= told.keys()
-        for each, value in said.items():
+        sums[name] = Sums(told, by_journal(s[name], last))
+    return steps, peers, sums
+
+
+async def test_waterfall_agrees_with_the_journals_of_all_nodes(tmp_path: Path) -> None:
+    steps, peers, sums = await waterfall(tmp_path)
+    for name, both in sums.items():
+        assert both.said.keys() <= both.told.keys()
+        for each, value in both.said.items():
             # Rounding to whole milliseconds loses less than 1 ms over all steps.
-            assert told[each] == pytest.approx(value, rel=0.02, abs=1.0), (name, each)
+            assert both.told[each] == pytest.approx(value, rel=0.02, abs=1.0), (name, each)
     assert sum(row.tokens or 0 for row in steps) == sum(row.tokens or 0 for row in peers)
     assert steps[-1].tokens_total == sum(row.tokens or 0 for row in steps) > 0
 

@@ -3,7 +3,6 @@ texts."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
@@ -30,23 +29,11 @@ from p2ptrain.peers.outside.sample_text import TOKENS_MAX, SampleText, read_samp
 from p2ptrain.peers.protocol_names import samples_topic
 from p2ptrain.run.outside_facts import SamplePrompts
 from p2ptrain.store import digest_of
-from p2ptrain.testing.fake_trainer import FakeTrainers, TrainerRemote
-from p2ptrain.testing.published import policy
+from p2ptrain.testing.fake_trainer import FakeTrainers, TrainerRemote, token_of
+from p2ptrain.testing.published import WORDS, policy
 from tests.node.rig import ANN, BOB, Rig, opening, rig, settled
 from tests.node.training.test_training import know_data
 
-WORDS = {"once": 0, "upon": 1, "a": 2, "time": 3, "[UNK]": 4}
-TOKENIZER: dict[str, Any] = {
-    "version": "1.0",
-    "truncation": None,
-    "padding": None,
-    "added_tokens": [],
-    "normalizer": None,
-    "pre_tokenizer": {"type": "Whitespace"},
-    "post_processor": None,
-    "decoder": None,
-    "model": {"type": "WordLevel", "vocab": WORDS, "unk_token": "[UNK]"},
-}
 PROMPTS = SamplePrompts(("once upon", "a time"), 1)
 
 
@@ -54,7 +41,7 @@ PROMPTS = SamplePrompts(("once upon", "a time"), 1)
 async def node(
     folder: Path,
     remote: TrainerRemote | None = None,
-    tokenizer: object = TOKENIZER,
+    tokenizer: bytes | None = None,
     samples: SamplePrompts = PROMPTS,
 ) -> AsyncIterator[Rig]:
     """Open a founder, with a trainer if there is a remote control for it."""
@@ -64,9 +51,10 @@ async def node(
         trio.open_nursery() as nursery,
     ):
         know_data(r)
-        digest = r.context.store.put_blob("tokenizer", [json.dumps(tokenizer).encode()], {})
-        manifest = replace(r.context.manifest, tokenizer=digest)
-        r.surround(run=replace(r.run, manifest=manifest))
+        if tokenizer is not None:
+            digest = r.context.store.put_blob("tokenizer", [tokenizer], {})
+            manifest = replace(r.context.manifest, tokenizer=digest)
+            r.surround(run=replace(r.run, manifest=manifest))
         r.context.outer.step = 0
         if remote is not None:
             nursery.start_soon(partial(train, r.context, FakeTrainers(r.context, remote)))
@@ -102,7 +90,9 @@ async def test_chosen_member_publishes_a_signed_text_for_each_prompt(tmp_path: P
         close(r)
         await settled(lambda: r.said("sampled"))
         assert [(each.request, each.prompts) for each in asked(remote)] == [(1, ((0, 1), (2, 3)))]
-        texts = [" ".join(word for word in [last] * TOKENS_MAX) for last in ("upon", "time")]
+        assert r.context.trainer.arena is not None
+        end = WORDS[token_of(r.context.trainer.arena.theta, len(WORDS))]
+        texts = [" ".join((*[last] * (TOKENS_MAX - 1), end)) for last in ("upon", "time")]
         expected = [
             SampleText(r.context.run, 1, number, shown(text)) for number, text in enumerate(texts)
         ]
@@ -118,7 +108,7 @@ async def test_chosen_member_publishes_a_signed_text_for_each_prompt(tmp_path: P
 
 async def test_tokenizer_that_does_not_fit_costs_only_the_sample(tmp_path: Path) -> None:
     remote = TrainerRemote()
-    async with node(tmp_path, remote, tokenizer={}) as r:
+    async with node(tmp_path, remote, tokenizer=b"{}") as r:
         await settled(lambda: r.context.trainer.work is not None)
         close(r)
         await settled(lambda: r.said("not-sampled"))

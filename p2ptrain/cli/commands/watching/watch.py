@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -25,6 +26,7 @@ EXAMPLES = examples(
     "p2ptrain watch p2ptrain:1…",
     "p2ptrain watch p2ptrain:1… --from 0 --json",
     "p2ptrain watch --bootstrap /ip4/203.0.113.7/tcp/4201/p2p/12D3KooW… --once",
+    "p2ptrain watch p2ptrain:1… --weights ./weights",
 )
 
 InviteArgument = Annotated[
@@ -66,6 +68,15 @@ def watch(
     once: Annotated[
         bool, typer.Option("--once", help="Print the newest outer step, and end.")
     ] = False,
+    weights: Annotated[
+        Path | None,
+        typer.Option(
+            "--weights",
+            metavar="DIR",
+            help="Fetch the newest certified weights into DIR, a new folder, and end.",
+            show_default=False,
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Follow a run without taking part in it.
@@ -74,10 +85,17 @@ def watch(
     the run's ledger, checks every signature on this machine, and prints one line for each outer
     step. Tokens and peers are proved by the ledger. Losses are the median of what nodes report and
     sign. It works if the run's organiser lets strangers watch (public.telemetry), and in open runs.
+
+    With --weights, the command writes a Hugging Face folder, like p2ptrain export. That works if
+    the organiser also gives the weights to strangers (public.weights).
     """
+    config = config_of(invite, bootstrap, run, trust_checkpoint)
+    if weights is not None:
+        from p2ptrain.cli.commands.watching.weights import write_weights
+
+        return write_weights(config, weights, as_json=as_json)
     from p2ptrain.node.watching.watch import watch as follow
 
-    config = config_of(invite, bootstrap, run, trust_checkpoint)
     shown = Printer(from_step, once=once, as_json=as_json)
     follow(config, shown.show, progress)
 

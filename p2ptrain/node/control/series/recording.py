@@ -16,6 +16,7 @@ import trio
 
 from p2ptrain.ids import PeerId
 from p2ptrain.node.control.series.closed_steps import ClosedStep, ClosedSteps
+from p2ptrain.node.control.series.data_entropy import record_entropy
 from p2ptrain.node.control.series.happenings import Happenings, about
 from p2ptrain.node.control.series.learning import learn_history
 from p2ptrain.node.control.series.learning_events import learn_events
@@ -64,6 +65,7 @@ async def record_series(context: Context, *, wall: Callable[[], float] = time) -
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(learn_history, context, recorder)
                 nursery.start_soon(learn_events, context, recorder)
+                nursery.start_soon(record_entropy, context, recorder)
                 while True:
                     book.look()
                     await context.changes.wait(at_most_s=LOOK_S)
