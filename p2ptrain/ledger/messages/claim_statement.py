@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from p2ptrain.ids import Digest, is_digest
+from p2ptrain.ids import Digest, RunId, is_digest
 from p2ptrain.ledger.chain.canonical import (
     built,
     canonical,
@@ -21,11 +21,10 @@ from p2ptrain.ledger.chain.canonical import (
     read_int,
     read_signature,
 )
-from p2ptrain.ledger.chain.values import LineId, check
 
 
 def claim_message(
-    line: LineId, step: int, serial: int, tokens: int, blocks: int, claim: Digest
+    line: RunId | Digest, step: int, serial: int, tokens: int, blocks: int, claim: Digest
 ) -> bytes:
     """Return the bytes that a peer signs when it makes a claim."""
     return b"p2ptrain-claim/1\n" + canonical([line, step, serial, tokens, blocks, claim])
@@ -45,11 +44,11 @@ class ClaimStatement:
     signature: bytes
 
     def __post_init__(self) -> None:
-        check(self.step >= 0 and self.serial > 0, "steps start at 0, and serial numbers at 1")
-        check(self.tokens > 0 and self.blocks > 0, "a claim must have tokens and blocks")
-        check(is_digest(self.claim), "a claim's name must be a digest")
+        _check(self.step >= 0 and self.serial > 0, "steps start at 0, and serial numbers at 1")
+        _check(self.tokens > 0 and self.blocks > 0, "a claim must have tokens and blocks")
+        _check(is_digest(self.claim), "a claim's name must be a digest")
 
-    def message(self, line: LineId, height: int) -> bytes:
+    def message(self, line: RunId | Digest, height: int) -> bytes:
         """Return the bytes that were signed. A claim is not about a height."""
         return claim_message(line, self.step, self.serial, self.tokens, self.blocks, self.claim)
 
@@ -82,6 +81,11 @@ def claims_contradict(one: ClaimStatement, other: ClaimStatement) -> bool:
     if one.claim == other.claim:
         return not same_serial or _content(one) != _content(other)
     return same_serial
+
+
+def _check(holds: bool, rule: str) -> None:
+    if not holds:
+        raise ValueError(rule)
 
 
 def _content(said: ClaimStatement) -> tuple[int, int, int]:
