@@ -67,8 +67,8 @@ class ClaimsAreMade(Watch):
                 made = content in self.signed
             else:
                 claim = None if named is None else decision.disks[part.peer].claims.get(named)
-                content = (value.step, part.tokens, part.blocks)
-                made = claim is not None and (claim.step, claim.tokens, claim.blocks) == content
+                numbers = (value.step, part.tokens, part.blocks)
+                made = claim is not None and (claim.step, claim.tokens, claim.blocks) == numbers
             if not made:
                 self.object(f"roster {decision.after.height} misquotes the claim of {part.peer}")
 
