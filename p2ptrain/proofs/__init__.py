@@ -1,1 +1,1 @@
-"""Proofs about the work of peers: how they are made and checked, without clocks, disks or networks."""
+"""Proofs about the work of peers: how they are made and checked. No clocks, disks or networks."""
