@@ -32,6 +32,9 @@ from p2ptrain.store import CHUNK_BYTES_MAX, BlobManifest
 from p2ptrain.trainer.formats.shapes import layout_of
 
 FILE_NAME = "p2ptrain.certificate"
+TOKENIZER_KIND = "tokenizer"
+"""The kind of the blob that contains a run's tokenizer."""
+
 VERSION = 1
 CERTIFICATE_BYTES_MAX = 2 * 2**20
 """Maximum size of a snapshot's certificate. A manifest takes at most half of that, and so does an
@@ -165,7 +168,9 @@ class WeightsCertificate:
             raise RemoteProtocolError(exc.what) from exc
         manifest = weights.run.manifest
         numel = layout_of(manifest.model).numel
-        meta = snapshot_meta(weights.run.id if weights.step else None, weights.step, manifest.layout)
+        meta = snapshot_meta(
+            weights.run.id if weights.step else None, weights.step, manifest.layout
+        )
         ours = blob.kind == SNAPSHOT and dict(blob.meta) == {"numel": numel, **meta}
         if blob.digest != weights.snapshot or not ours or blob.size != 8 * numel:
             raise RemoteProtocolError("the list of chunks is not that of the certified snapshot")
@@ -174,6 +179,16 @@ class WeightsCertificate:
             raise RemoteProtocolError("the end of a certificate of weights is missing")
         count = -(-theta_bytes // held)
         return tuple(_chunk_digests(chain(theta, [self.rest]), held)) == blob.chunks[:count]
+
+
+def has_tokenizer(run: Run, data: bytes) -> bool:
+    """Return whether `data` is the tokenizer that the run's manifest names."""
+    for chunk_bytes in {run.manifest.policy.chunk_bytes, CHUNK_BYTES_MAX}:
+        chunks = tuple(_chunk_digests([data], chunk_bytes))
+        blob = BlobManifest(TOKENIZER_KIND, len(data), chunk_bytes, chunks, {})
+        if blob.digest == run.manifest.tokenizer:
+            return True
+    return False
 
 
 def _chunk_digests(pieces: Iterable[bytes | memoryview], chunk_bytes: int) -> Iterator[Digest]:

@@ -166,9 +166,7 @@ def export_newest(home: Path, folder: Path) -> Path:
     found = find(run, _chain(where, run), store, "newest", progress)
     tokenizer = _tokenizer(run, store)
     progress(f"the newest snapshot held here is that of outer step {found.origin.step}")
-    plan = ExportPlan(
-        run.manifest.model, found.origin, tokenizer, certificate=found.certificate
-    )
+    plan = ExportPlan(run.manifest.model, found.origin, tokenizer, certificate=found.certificate)
     return export(plan, found.theta, folder, free=outside().disk_free_bytes).folder
 
 
