@@ -25,8 +25,8 @@ EXAMPLES = examples(
     "p2ptrain proof check story.proof --model ./weights --home ~/.local/share/p2ptrain --json",
 )
 LIMITS = (
-    "a proof does not show how the tokens were chosen, or that the text is complete; "
-    "weights that were rounded to int8 also fit"
+    "a proof shows that the weights fit the text, not how its tokens were chosen: anybody who has "
+    "the weights can prove any text. Weights that were rounded to int8 also fit"
 )
 
 app = typer.Typer(
