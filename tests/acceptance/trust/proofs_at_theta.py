@@ -31,7 +31,7 @@ from tests.acceptance.measures.setting import Line, line
 from tests.acceptance.trust.shares import Share
 from tests.acceptance.trust.small_model import SPEC, Weights, model_with, outer_steps, rounded, rows
 
-ROWS = 12
+ROWS = 8
 UNUSED_BYTE = 0xFF
 """Does not occur in UTF-8. A model that marks documents with it uses attention with a mask."""
 
@@ -49,7 +49,12 @@ class Way:
     threads: int = 1
 
 
-WAYS = [Way(*each) for each in product(PRECISIONS, KERNELS, (1, 3, 8), (1, 2))]
+WAYS = [
+    *(Way(*each) for each in product(PRECISIONS, KERNELS, (1, 3, 8))),
+    *(Way(precision, kernel, 3, 2) for precision, kernel in product(PRECISIONS, KERNELS)),
+]
+"""All combinations with one thread, and a third of them with two threads as well."""
+
 CHECKERS = [Way(precision) for precision in PRECISIONS]
 
 
@@ -86,7 +91,8 @@ def lines() -> Iterator[Line]:
     liars = {
         "θ of the previous outer step": (steps[-2], tokens),
         "θ of two outer steps before": (steps[-3], tokens),
-        "weights in int4": (rounded(theta, 4), tokens),
+        "weights in int4, a scale for each matrix": (rounded(theta, 4, None), tokens),
+        "weights in int4, a scale for 128 numbers": (rounded(theta, 4), tokens),
         "other rows of data": (theta, rows(ROWS, SPEC.sequence, seed=6)),
     }
     for name, (weights, data) in liars.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import sqrt
 
 RULE_OF_THREE = 3.0
 """If an event did not happen in n tries, its probability is below 3 / n, with 95 % confidence."""
@@ -41,5 +42,5 @@ class Share:
 def _wilson(count: int, tries: int) -> float:
     share = count / tries
     centre = share + Z * Z / (2 * tries)
-    spread = Z * (share * (1 - share) / tries + Z * Z / (4 * tries * tries)) ** 0.5
+    spread = Z * sqrt(share * (1 - share) / tries + Z * Z / (4 * tries * tries))
     return min(1.0, (centre + spread) / (1 + Z * Z / tries))

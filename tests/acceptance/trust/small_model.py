@@ -107,14 +107,14 @@ def _inner_steps(model: Llama, inner: torch.optim.Optimizer) -> None:
         inner.step()
 
 
-def rounded(weights: Weights, bits: int, group: int = 32) -> Weights:
-    """Return the weights with all matrices rounded to `bits` bits, in groups of numbers that share
-    a scale."""
+def rounded(weights: Weights, bits: int, group: int | None = 128) -> Weights:
+    """Return the weights with all matrices rounded to `bits` bits. Groups of numbers share a scale;
+    if `group` is None, each matrix has one scale."""
     most = 2 ** (bits - 1) - 1
     found = dict(weights)
     for name, each in weights.items():
         if each.dim() == 2:
-            parts = each.reshape(-1, min(group, each.numel()))
+            parts = each.reshape(-1, each.numel() if group is None else group)
             scale = parts.abs().amax(1, keepdim=True).clamp_min(1e-12) / most
             found[name] = ((parts / scale).round() * scale).view_as(each)
     return found

@@ -51,7 +51,8 @@ def lines() -> Iterator[Line]:
     refused = Share(_refused(theta, honest), TEXTS)
     yield line("texts: honest ones rejected", refused.at_most(), "0 of 200", refused.count == 0)
     liars = {
-        "by weights in int4": _by(model_with(rounded(steps[-1], 4))),
+        "by weights in int4, a scale for each matrix": _by(model_with(rounded(steps[-1], 4, None))),
+        "by weights in int4, a scale for 128 numbers": _by(model_with(rounded(steps[-1], 4))),
         "by the snapshot of the previous outer step": _by(model_with(steps[-2])),
         "by the snapshot of two outer steps before": _by(model_with(steps[-3])),
         "with another prompt": [_with_prompt(each, number) for number, each in enumerate(honest)],
