@@ -181,7 +181,8 @@ async def notice_the_end(context: Context) -> None:
         "run-ended", step=context.outer.step, tokens=context.ledger.snapshot.tokens
     )
     if context.trains:
-        context.state.set_state(StandingBy("the run is complete; this node serves its weights"))
+        if not context.about(context.ledger.snapshot.step).stop:
+            context.state.set_state(StandingBy("the run is complete; this node serves its weights"))
         if context.me not in context.ledger.snapshot.tokens_by_peer:
             export = to_paste(context.home.root, "export --to hf DIR")
             late = "the run has ended; this node joined too late to take part in it"

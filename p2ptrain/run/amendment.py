@@ -278,7 +278,8 @@ class SignedAmendment:
         if amendment.inner_steps is not None:
             blocks = Leg(run.manifest).amended(amendment).manifest.blocks_per_lease
         digest = Digest(blake3(signed.payload).hexdigest())
-        terms = Terms(amendment.number, amendment.step, digest, blocks, amendment.voters)
+        ends = amendment.stop is not None
+        terms = Terms(amendment.number, amendment.step, digest, blocks, amendment.voters, ends)
         return cls(amendment, signed, terms)
 
     @property

@@ -30,6 +30,7 @@ LEASES = (None, None, 2, 3, 6)
 simulated run begins with 4."""
 
 COUNT_MAX = 12
+"""Number of amendments of a run, at most. In one of three runs, the last one ends the run."""
 
 
 class Amending:
@@ -39,6 +40,7 @@ class Amending:
     def __init__(self, world: SimWorld) -> None:
         self._world = world
         self._random = Random(f"{world.profile.name}/{world.rules.run}/amendments")
+        self._stops = Random(f"{world.profile.name}/{world.rules.run}/stop").random() < 1 / 3
         self._known: list[Terms] = []
         self._plan()
 
@@ -54,7 +56,8 @@ class Amending:
             step = self._world.latest.step + self._random.randint(*LEAD_STEPS)
             blocks = self._random.choice(LEASES)
             what = digest_of(b"amendment", [number, step, blocks])
-            self._spread(running, Terms(number, step, what, blocks))
+            ends = self._stops and number == COUNT_MAX
+            self._spread(running, Terms(number, step, what, blocks, stops=ends))
         self._plan()
 
     def delegate(self, voters: tuple[PeerId, ...]) -> Terms | None:

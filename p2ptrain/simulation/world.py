@@ -84,7 +84,8 @@ class SimWorld:
         self.checkers = all_checkers(rules, *known, profile, self.lines, self.rings.spoilers)
         if profile.open:
             self.checkers += checkers_of_open_runs(rules, *known, self.said_goodbye)
-            self.checkers += checkers_of_delegation(rules, *known)
+            seeds = frozenset(rules.founders[: profile.seeds_among_peers])
+            self.checkers += checkers_of_delegation(rules, *known, seeds)
         self.exposure = next(it for it in self.checkers if isinstance(it, LiarsAreExposed))
         self.trace: Trace | None = None
         self.nodes: dict[PeerId, SimNode] = {}

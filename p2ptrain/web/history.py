@@ -49,11 +49,11 @@ class _Reader(SeriesReader):
 
     def tokens_by_peer(self, first: int, width: int) -> list[tuple[int, str, int]]:
         sql = (
-            "SELECT (step - ?1) / ?2, peer, sum(tokens) FROM peer_steps "
-            "WHERE step >= ?1 AND tokens > 0 GROUP BY 1, 2"
+            "SELECT (step - :first) / :width, peer, sum(tokens) FROM peer_steps "
+            "WHERE step >= :first AND tokens > 0 GROUP BY 1, 2"
         )
         with self._translated():
-            return self._connection.execute(sql, (first, width)).fetchall()
+            return self._connection.execute(sql, {"first": first, "width": width}).fetchall()
 
     def traffic(self, since: float) -> tuple[int | None, int | None]:
         sql = "SELECT sum(bytes_up), sum(bytes_down) FROM steps WHERE time >= ?"

@@ -230,6 +230,15 @@ def test_delegates_that_vanish_cannot_cost_the_others_their_quorum() -> None:
     assert opening(state, rules=one) == ((A, S), (T,)), "at most as many as remain"
 
 
+def test_voter_doubts_a_roster_whose_new_delegates_may_not_vanish() -> None:
+    """The proposer did not know that A is down. Without S, only two of four voters would be up."""
+    promoting = roster(NAMED, (*FOUNDERS, S), (T, U, V))
+    refusal = "without its new voters, this node considers too few of the others up for a quorum"
+    assert judged(NAMED, promoting, PeerDown(A)) == Judgement(Answer.LATER, refusal)
+    assert judged(NAMED, promoting, PeerDown(C)).answer is Answer.YES, "half, with the first-ranked"
+    assert judged(NAMED, promoting, PeerDown(A), late=True).answer is Answer.YES
+
+
 def test_delegate_that_is_down_or_leaves_is_not_promoted() -> None:
     assert opening(NAMED, PeerDown(S))[0] == (*FOUNDERS, T, U)
     assert opening(NAMED, Leaving(S))[0] == (*FOUNDERS, T, U)

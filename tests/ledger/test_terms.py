@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from p2ptrain.errors import RemoteProtocolError
+from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain.apply import why_invalid
-from p2ptrain.ledger.chain.decode_values import value_from_plain
+from p2ptrain.ledger.chain.decode_values import terms_from_plain, value_from_plain
 from p2ptrain.ledger.chain.state import Phase, encode_state
 from p2ptrain.ledger.chain.terms import amended, amendment_fault, in_force, lease_blocks
 from p2ptrain.ledger.chain.values import TERMS_MAX, Commit, Participant, Roster, Skip, Terms, Value
@@ -113,6 +114,25 @@ def test_amendments_are_part_of_the_state_and_of_its_digest() -> None:
     assert replace(with_it, terms=()).digest != with_it.digest
 
 
+@pytest.mark.parametrize("end", [Commit(0, 0, digest("u0")), Skip(0)])
+def test_run_ends_before_the_step_of_an_amendment_that_stops_it(end: Value) -> None:
+    stop = replace(terms(1, 2), stops=True)
+    goes_on = chain_of(RULES, [opening(0, stop), end])[1]
+    assert goes_on.phase is Phase.GATHER
+    over = chain_of(RULES, [opening(0, stop), end, opening(1), Commit(1, 0, digest("u1"))])[1]
+    assert (over.phase, over.step) == (Phase.ENDED, 2)
+    assert why_invalid(RULES, over, opening(2)) == "the run has ended"
+    assert decode_state(encode_state(over)) == over
+
+
+@pytest.mark.parametrize("voters", [None, (), (A, B)])
+def test_amendment_that_ends_the_run_has_one_encoding(voters: tuple[PeerId, ...] | None) -> None:
+    stop = Terms(1, 2, digest("x"), voters=voters, stops=True)
+    delegates = None if voters is None else list(voters)
+    assert stop.plain() == [1, 2, digest("x"), None, delegates, True]
+    assert terms_from_plain(stop.plain()) == stop
+
+
 @pytest.mark.parametrize(
     "plain",
     [
@@ -125,6 +145,9 @@ def test_amendments_are_part_of_the_state_and_of_its_digest() -> None:
         [1, 2, digest("x"), 1 << 21],
         [1, 2, digest("x"), "4"],
         [1, 2, digest("x"), None, None],
+        [1, 2, digest("x"), None, None, False],
+        [1, 2, digest("x"), None, None, 1],
+        [1, 2, digest("x"), None, None, True, True],
         {"number": 1},
         False,
     ],

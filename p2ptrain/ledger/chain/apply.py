@@ -274,7 +274,7 @@ def _next_step(
     rules: Rules, state: LedgerState, entry: Entry, book: Leases, **accounts: Any
 ) -> LedgerState:
     """Return the state in the next outer step. `accounts` are other fields that a Commit sets."""
-    ended = state.step + 1 >= rules.outer_steps
+    ended = state.step + 1 >= rules.outer_steps or terms.is_over(state.terms, state.step + 1)
     return replace(
         state,
         height=entry.height,

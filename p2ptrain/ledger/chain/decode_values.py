@@ -8,6 +8,7 @@ according to their types (`_READERS`).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from p2ptrain.errors import RemoteProtocolError
@@ -91,12 +92,19 @@ def _participant(plain: object) -> Participant:
 
 
 def terms_from_plain(plain: object, field: str = "terms") -> Terms:
-    parts = read_list(plain, "an amendment", length_max=5)
+    parts = read_list(plain, "an amendment", length_max=6)
     number, step, digest, blocks = read_exactly(list(parts[:4]), 4, "an amendment")
     counts = read_int(number, "number"), read_int(step, "step")
     named = read_digest(digest, "amendment")
-    delegates = (peers_from_plain(part, "a delegate") for part in parts[4:])
-    return built(Terms, *counts, named, optional(read_int)(blocks, "blocks"), *delegates)
+    stops = len(parts) == 6
+    if stops and parts[5] is not True:
+        raise RemoteProtocolError("an amendment's sixth field must be true")
+    # A list of delegates that changes nothing is written only before a sixth field. Otherwise, one
+    # amendment would have two encodings.
+    reader = optional(peers_from_plain) if stops else peers_from_plain
+    delegates = [reader(part, "a delegate") for part in parts[4:5]]
+    terms = built(Terms, *counts, named, optional(read_int)(blocks, "blocks"), *delegates)
+    return replace(terms, stops=True) if stops else terms
 
 
 def _schedule(value: object, field: str) -> Schedule:

@@ -1,10 +1,10 @@
 """The terms (amendments of the run's settings) in force in each outer step.
 
 The ledger does not know what an amendment says. It knows the amendment's digest, its number, and
-the outer step from which it is in force. It also knows two effects: the number of blocks in a lease
-from then on, and the delegates (peers that may vote in addition to the founders of an open run). An
-amendment is agreed when a roster of an earlier outer step names it. So the terms of an outer step
-never change once training for it has begun.
+the outer step from which it is in force. It also knows three effects: the number of blocks in a
+lease from then on, the delegates (peers that may vote in addition to the founders of an open run),
+and the end of the run. An amendment is agreed when a roster of an earlier outer step names it. So
+the terms of an outer step never change once training for it has begun.
 """
 
 from __future__ import annotations
@@ -41,6 +41,11 @@ def lease_blocks(agreed: tuple[Terms, ...], step: int, first: int) -> int:
     """Return the lease size, in blocks, for outer step `step`. The run began with `first`."""
     sizes = [each.blocks for each in in_force(agreed, step) if each.blocks is not None]
     return sizes[-1] if sizes else first
+
+
+def is_over(agreed: tuple[Terms, ...], step: int) -> bool:
+    """Return whether an amendment has ended the run before outer step `step`."""
+    return any(each.stops for each in in_force(agreed, step))
 
 
 def amended(value: Value, agreed: tuple[Terms, ...], known: Collection[Terms]) -> Value:

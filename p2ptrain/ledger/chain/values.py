@@ -59,6 +59,7 @@ class Terms:
     `blocks` is the size of a lease from then on, or None if the amendment does not change it.
     `voters` are the delegates from then on, sorted: peers that may vote in addition to the founders
     of an open run. It is None if the amendment does not change them, and empty if it revokes all.
+    If `stops` is true, the run ends before outer step `step`.
     """
 
     number: int
@@ -66,6 +67,7 @@ class Terms:
     digest: Digest
     blocks: int | None = None
     voters: tuple[PeerId, ...] | None = None
+    stops: bool = False
 
     def __post_init__(self) -> None:
         check(self.number > 0 and self.step > 0, "an amendment's number and step start at 1")
@@ -79,11 +81,14 @@ class Terms:
         check(named == sorted(set(named)), "delegates must be sorted, and each must be named once")
 
     def plain(self) -> list[object]:
-        """Return the amendment as a list. Without delegates, it is the same as in versions that
-        did not know them, so that old entries keep their digests.
+        """Return the amendment as a list. Without delegates, and without the end of the run, it is
+        the same as in versions that did not know them, so that old entries keep their digests.
         """
-        old = [self.number, self.step, self.digest, self.blocks]
-        return old if self.voters is None else [*old, list(self.voters)]
+        old: list[object] = [self.number, self.step, self.digest, self.blocks]
+        delegates = None if self.voters is None else list(self.voters)
+        if self.stops:
+            return [*old, delegates, True]
+        return old if delegates is None else [*old, delegates]
 
 
 @dataclass(frozen=True, slots=True)

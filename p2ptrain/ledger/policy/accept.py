@@ -20,6 +20,7 @@ from p2ptrain.ledger.policy.blame import DOUBT_MIN
 from p2ptrain.ledger.policy.membership import (
     disarming,
     dropped_for_nothing,
+    is_safe,
     too_few_left,
     unasked,
 )
@@ -160,6 +161,8 @@ def _usurped(rules: Rules, state: LedgerState, reports: Reports, roster: Roster,
     for peer in state.members:
         if peer not in excused and reports.stays(peer):
             return f"it drops {peer}, but this node considers that peer up"
+    if risk := _endangering(state, reports, roster):
+        return risk
     if not roster.participants:
         return ""
     if opened is None and (hasty := _hasty(rules, state, reports, now)):
@@ -175,6 +178,18 @@ def _usurped(rules: Rules, state: LedgerState, reports: Reports, roster: Roster,
         if (count := reports.blame.kept_out.get(peer, 0)) >= reports.blame.refused_after(peer):
             return f"it leaves out {peer}, which was ready for each of the last {count} commits"
     return _misquoted(state, reports, roster)
+
+
+def _endangering(state: LedgerState, reports: Reports, roster: Roster) -> str:
+    """Say that the roster has more new delegates than may vanish at once (SPEC.md F6), as far as
+    this node knows; empty if it does not."""
+    if reports.founders is None:
+        return ""
+    kept = [voter for voter in roster.voters if voter in state.voters]
+    added = [voter for voter in roster.voters if voter not in state.voters]
+    if is_safe(reports.founders, reports, kept, added):
+        return ""
+    return "without its new voters, this node considers too few of the others up for a quorum"
 
 
 def _self_serving(

@@ -157,7 +157,7 @@ def _with_new(
     for count in range(len(new), 0, -1):
         added = new[:count]
         kept = _without_revoked(founders, state, remaining, added)
-        if len(added) <= len(kept) and _is_safe(founders, reports, kept, added):
+        if len(added) <= len(kept) and is_safe(founders, reports, kept, added):
             return (*kept, *added)
     return tuple(_without_revoked(founders, state, remaining, []))
 
@@ -173,7 +173,7 @@ def _without_revoked(
     return [voter for voter in voters if voter not in gone]
 
 
-def _is_safe(founders: Founders, reports: Reports, kept: list[PeerId], added: list[PeerId]) -> bool:
+def is_safe(founders: Founders, reports: Reports, kept: list[PeerId], added: list[PeerId]) -> bool:
     """Return whether the voters that are up remain a quorum if all new delegates in `added` vanish.
     A founder that comes back does not count as one that vanishes.
     """

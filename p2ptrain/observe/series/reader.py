@@ -130,11 +130,11 @@ class SeriesReader:
         sql = (
             "SELECT peer, sum(peer_steps.tokens),"
             " sum(coalesce(contributed, 1)) FROM peer_steps JOIN steps USING (step)"
-            " WHERE peer_steps.tokens > 0 AND (?1 IS NULL OR time >= ?1)"
+            " WHERE peer_steps.tokens > 0 AND (:since IS NULL OR time >= :since)"
             " GROUP BY peer ORDER BY 2 DESC, peer"
         )
         with self._translated():
-            return [Contribution(*row) for row in self._connection.execute(sql, (since,))]
+            return [Contribution(*row) for row in self._connection.execute(sql, {"since": since})]
 
     def events(self, *, before: int | None = None, limit: int = 100) -> list[tuple[int, EventRow]]:
         """Return the newest events with their ids, newest first. With `before`, return only those

@@ -65,8 +65,9 @@ def _merge_old(connection: sqlite3.Connection, whole: int) -> None:
 def _merge(connection: sqlite3.Connection, group: int, below: int) -> None:
     """Merge the rows of each group of `group` steps before step `below`."""
     found = connection.execute(
-        "SELECT step / ?1 FROM steps WHERE step < ?2 GROUP BY step / ?1 HAVING count(*) > 1",
-        (group, below),
+        "SELECT step / :group FROM steps WHERE step < :below"
+        " GROUP BY step / :group HAVING count(*) > 1",
+        {"group": group, "below": below},
     ).fetchall()
     for (number,) in found:
         within = (number * group, (number + 1) * group)

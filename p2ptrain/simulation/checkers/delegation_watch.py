@@ -76,27 +76,38 @@ class RevocationsAreBorne(Watch):
 class DelegatesMayVanish(Watch):
     """F6: if all new delegates of a roster vanish, the others that are up are still a quorum. With
     liars among the voters, any number of them may have been proposed. The voters that were up when
-    the roster was first proposed decide, since some may go before it is decided."""
+    the roster was first proposed decide, since some may go before it is decided.
+
+    A peer that has just started does not know which peers are down. A roster that it proposed is
+    exempt if its voters had just started, too, or accepted it in a later round (R5: doubts end)."""
 
     rules: Rules
     troubles: Troubles
     liars: frozenset[PeerId]
     gone: dict[Digest, frozenset[PeerId]] = field(default_factory=dict)
-    """For each entry, the peers that its proposer knew to be down when it was first proposed. A
-    proposer that has just started does not know of any."""
+    """For each entry, the peers that were known to be down when it was first proposed."""
+
+    new: dict[Digest, frozenset[PeerId]] = field(default_factory=dict)
+    """For each entry whose proposer had just started, the peers that had just started as well."""
 
     def on_vote(self, voter: PeerId, message: Message, disk: SimDisk) -> None:
         if isinstance(message, Propose) and message.entry.digest not in self.gone:
-            is_new = self.troubles.since.get(voter, 0.0) + WELL_S > self.troubles.now
-            gone = frozenset[PeerId]() if is_new else self.troubles.away_for(WELL_S)
-            self.gone[message.entry.digest] = gone
+            now, since = self.troubles.now, self.troubles.since
+            new = frozenset(peer for peer, start in since.items() if start + WELL_S > now)
+            self.gone[message.entry.digest] = self.troubles.away_for(WELL_S)
+            if voter in new:
+                self.new[message.entry.digest] = new
 
     def on_decision(self, decision: Decision) -> None:
         before, after = decision.before, decision.after
         new = set(after.voters) - set(before.voters) - set(self.rules.founders)
         if not decision.is_first or not new or self.liars.intersection(before.voters):
             return
-        lost = self.gone.get(decision.certified.entry.digest, self.troubles.away_for(WELL_S))
+        digest, certificate = decision.certified.entry.digest, decision.certified.certificate
+        new_peers = self.new.get(digest)
+        if new_peers is not None and (certificate.round or new_peers >= certificate.voters):
+            return
+        lost = self.gone.get(digest, self.troubles.away_for(WELL_S))
         if not is_quorum(self.rules, after.voters, set(after.voters) - new - lost):
             self.object(f"entry {after.height} makes voters of {len(new)} delegates at once")
 
@@ -138,10 +149,11 @@ class TheAbsentAreReplaced(Watch):
 
 @dataclass(slots=True)
 class VolunteersTrain(Watch):
-    """A volunteer that is healthy becomes a member and contributes, also without any founder."""
+    """A volunteer that is healthy becomes a member and contributes, also without any founder. Liars
+    and seeds are exempt."""
 
     troubles: Troubles
-    liars: frozenset[PeerId]
+    exempt: frozenset[PeerId]
     told: set[PeerId] = field(default_factory=set)
     missed: Counter[PeerId] = field(default_factory=Counter)
     outside: Counter[tuple[PeerId, float]] = field(default_factory=Counter)
@@ -167,18 +179,18 @@ class VolunteersTrain(Watch):
             self._expect(early, peer, "is not a member", after)
 
     def _expect(self, holds: bool, peer: PeerId, what: str, state: LedgerState) -> None:
-        if not holds and peer not in self.told and peer not in self.liars:
+        if not holds and peer not in self.told and peer not in self.exempt:
             self.told.add(peer)
             self.object(f"{peer} {what} at height {state.height}")
 
 
 def checkers_of_delegation(
-    rules: Rules, liars: frozenset[PeerId], troubles: Troubles
+    rules: Rules, liars: frozenset[PeerId], troubles: Troubles, seeds: frozenset[PeerId]
 ) -> list[Watch]:
     return [
         RevokedLeave(rules),
         RevocationsAreBorne(rules, troubles, liars),
         DelegatesMayVanish(rules, troubles, liars),
         TheAbsentAreReplaced(rules, troubles),
-        VolunteersTrain(troubles, liars),
+        VolunteersTrain(troubles, liars | seeds),
     ]

@@ -257,7 +257,8 @@ class NewcomersAreFew(Watch):
 
 @dataclass(slots=True)
 class StepsGoOn(Watch):
-    """Each Commit or Skip ends one outer step. The run ends after the planned number of steps."""
+    """Each Commit or Skip ends one outer step. The run ends after the planned number of steps, or
+    before the first outer step that an agreed amendment does not allow."""
 
     rules: Rules
 
@@ -267,7 +268,9 @@ class StepsGoOn(Watch):
         if after.step != before.step + ends:
             self.object(f"entry {after.height} leads from step {before.step} to {after.step}")
         healed = after.phase is Phase.HEALED
-        if not healed and (after.phase is Phase.ENDED) != (after.step >= self.rules.outer_steps):
+        ends_at = [each.step for each in after.terms if each.stops]
+        is_over = after.step >= min([self.rules.outer_steps, *ends_at])
+        if not healed and (after.phase is Phase.ENDED) != is_over:
             self.object(f"the run is in phase {after.phase} after {after.step} steps")
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from p2ptrain.availability.wishes import Limits, Wishes
+from p2ptrain.ledger.chain.state import Phase
 from p2ptrain.node.control.orders import ORDERS
 from p2ptrain.node.gossip.amendment_gossip import amendments_changed
 from p2ptrain.run import Amendment, SignedAmendment, load_amendments, save_amendments
@@ -163,7 +164,11 @@ async def test_organiser_ends_the_run_for_all(tmp_path: Path) -> None:
         s.stop_at(None)
         await s.until(lambda: all(node.context.state.stopped for node in s.up))
         await s.until(lambda: not any(node.context.trainer.up for node in s.up))
-        assert {node.context.ledger.snapshot.step for node in s.up} == {step}
+        ends = {
+            (snapshot.step, snapshot.phase)
+            for snapshot in (node.context.ledger.snapshot for node in s.up)
+        }
+        assert ends == {(step, Phase.ENDED)}
         assert {node.context.shown.name for node in s.up} == {"stopped"}
         told = "the organiser has ended the run (the loss no longer falls): "
         await s.until(lambda: any(line.startswith(told) for line in s["bob"].said))

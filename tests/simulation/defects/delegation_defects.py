@@ -38,6 +38,12 @@ def unproven_delegates_vote(patch: Patch) -> None:
     patch(founders, "_newcomer_fault", lambda of, at, roster: "")
 
 
+def delegates_promoted_at_will(patch: Patch) -> None:
+    """So many delegates become voters at once that they can take the quorum with them."""
+    for module in (membership, accept):
+        patch(module, "is_safe", lambda of, reports, kept, added: True)
+
+
 def absent_dropped_at_once(patch: Patch) -> None:
     """In a run with delegates, a voter that is down loses its vote at once."""
     patch(Reports, "down_at_least", lambda reports, seconds, now: set(reports.down))

@@ -94,6 +94,12 @@ MUTANTS = (
         ("NewcomersAreFew",),
         *_DELEGATED,
     ),
+    Mutant(
+        "delegates-promoted-at-will",
+        delegation.delegates_promoted_at_will,
+        ("DelegatesMayVanish",),
+        *_DELEGATED,
+    ),
     Mutant("absent-dropped-at-once", delegation.absent_dropped_at_once, _KEPT, *_DELEGATED),
     Mutant(
         "absent-never-dropped",
