@@ -137,10 +137,9 @@ def _speed_lines(chunks: Bits) -> Iterator[Line]:
     wide = np.random.default_rng(0).standard_normal((128, 32 * 1024), np.float32)
     for name, some in (("width 128", chunks), ("width 1,024", bits_of(torch.from_numpy(wide)))):
         proofs = encode(some)
-        encode_s = min(_cpu_s(lambda some=some: encode(some)) for _ in range(3))  # type: ignore[misc]
+        encode_s = min(_cpu_s(lambda some=some: encode(some)) for _ in range(3))
         compare_s = min(
-            _cpu_s(lambda some=some, proofs=proofs: compare(some, proofs))  # type: ignore[misc]
-            for _ in range(3)
+            _cpu_s(lambda some=some, proofs=proofs: compare(some, proofs)) for _ in range(3)
         )
         each = f"{1e6 * encode_s / len(some):.0f} and {1e6 * compare_s / len(some):.0f} µs"
         yield line(f"hidden states: encode, compare a chunk, {name}", each, "", True)
