@@ -134,11 +134,13 @@ def test_first_weights_are_certified_by_the_manifest_alone(
     assert "certified weights: the first weights of tiny" in done.out
 
 
-def with_another_token(at: int) -> Callable[[Path], Path]:
+def with_other_tokens(begin: int) -> Callable[[Path], Path]:
+    """Return a function that changes all tokens from `begin` on."""
+
     def change(file: Path) -> Path:
-        tokens = list(TextProof.from_bytes(file.read_bytes()).tokens)
-        tokens[at] = (tokens[at] + 1) % 512
-        return altered(file, tokens=tuple(tokens))
+        tokens = TextProof.from_bytes(file.read_bytes()).tokens
+        others = ((each + 1) % 512 for each in tokens[begin:])
+        return altered(file, tokens=(*tokens[:begin], *others))
 
     return change
 
@@ -174,9 +176,9 @@ def of_a_later_version(file: Path) -> Path:
 @pytest.mark.parametrize(
     ("change", "code", "status"),
     [
-        (with_another_token(3), "PROOF-MODEL", 1),
-        (with_another_token(33), "PROOF-PROMPT", 1),
-        (with_another_token(70), "PROOF-TEXT", 1),
+        (with_other_tokens(3), "PROOF-MODEL", 1),
+        (with_other_tokens(33), "PROOF-PROMPT", 1),
+        (with_other_tokens(64), "PROOF-TEXT", 1),
         (with_another_signature, "PROOF-CERTIFICATE", 1),
         (with_null_proofs, "PROOF-FORMAT", 2),
         (of_another_run, "PROOF-FORMAT", 2),

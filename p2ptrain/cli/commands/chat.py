@@ -33,6 +33,26 @@ PROMPT_CHARACTERS_MAX = 1_000_000
 SEED_MAX = 2**63 - 1
 
 
+ProveOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--prove",
+        metavar="FILE",
+        help="Write a proof that these weights generated the text; see p2ptrain proof check.",
+        show_default=False,
+    ),
+]
+SeedOption = Annotated[
+    int,
+    typer.Option(
+        "--seed",
+        min=0,
+        max=SEED_MAX,
+        help="Seed of the sampling; the same seed gives the same text.",
+    ),
+]
+
+
 def chat(
     folder: Annotated[
         Path,
@@ -56,27 +76,11 @@ def chat(
             "--top-p", help="Sample from the likeliest tokens whose probabilities add up to this."
         ),
     ] = 0.95,
-    seed: Annotated[
-        int,
-        typer.Option(
-            "--seed",
-            min=0,
-            max=SEED_MAX,
-            help="Seed of the sampling; the same seed gives the same text.",
-        ),
-    ] = 0,
+    seed: SeedOption = 0,
     tokens: Annotated[
         int, typer.Option("--tokens", min=1, help="Maximum length of the continuation, in tokens.")
     ] = 200,
-    prove: Annotated[
-        Path | None,
-        typer.Option(
-            "--prove",
-            metavar="FILE",
-            help="Write a proof that these weights generated the text; see p2ptrain proof check.",
-            show_default=False,
-        ),
-    ] = None,
+    prove: ProveOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Continue a text with the run's model.
