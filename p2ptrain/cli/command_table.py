@@ -127,6 +127,7 @@ COMMANDS: tuple[Command | Group, ...] = (
     Command("verify", "verify", "Replay the run in this home and check everything.", "verify"),
     Command("export", "export", "Write the run's weights as a Hugging Face folder.", "export"),
     Command("chat", "chat", "Continue a text with the run's model.", "chat"),
+    Group("proof", "proving.proof", "Check which weights generated a text."),
     Group("bench", "bench", "Measure what this machine can do."),
     Command(
         "simulate",

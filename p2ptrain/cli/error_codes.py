@@ -344,6 +344,22 @@ MODEL-FOLDER: The folder does not hold exported weights, or a file is missing. `
     hf DIR` makes such a folder.
 MODEL-FOREIGN: The weights are for a model that p2ptrain does not support, or the files do not match
     each other. Only folders written by `p2ptrain export` can be used here.
+PROOF-UNCERTIFIED: The folder has no certificate of its weights, so nothing that they generate can
+    be proved. Export a snapshot that a ledger entry names; `p2ptrain export` then writes one.
+PROOF-SHORT: A proof covers 32 tokens at a time, so shorter texts cannot be proved. Use a longer
+    prompt, or let the model generate more.
+PROOF-FORMAT: The file is not a proof of a text, or it does not belong to this model. It was damaged
+    or altered, or another version of p2ptrain wrote it.
+PROOF-CERTIFICATE: The certificate in the proof does not certify anything: a signature is wrong, or
+    the ledger that you named has another entry. Do not trust the file.
+PROOF-WEIGHTS: The folder that you gave does not contain the weights that the proof names, or its
+    files were altered or rounded. Export the named snapshot as fp32. The text was not checked.
+PROOF-MODEL: The hidden states of the text differ from the first tokens on. Other weights generated
+    it, or the beginning of its prompt was altered. The certified weights did not generate it.
+PROOF-PROMPT: The first tokens fit the proof, and a later part of the prompt does not. The prompt
+    was altered.
+PROOF-TEXT: The prompt fits the proof, and a part of the text after it does not. The text was
+    altered.
 
 # commands
 BUG: p2ptrain has a fault. Run the command again with -v to see where it happened, and report it.

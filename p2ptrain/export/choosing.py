@@ -8,14 +8,16 @@ mistake. The export is then marked as uncertified.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from p2ptrain.archive.amendments import Amendments
 from p2ptrain.archive.replay import CertifiedSnapshot, ChainFacts, Replay, ReplayResult, choose
 from p2ptrain.errors import ChunkMissing, ConfigError, ManifestInvalid, StoreError, TryLater
+from p2ptrain.export.certificate import SnapshotCertificate
 from p2ptrain.export.provenance import Provenance, Standing
 from p2ptrain.export.source import Theta, ThetaInMemory, ThetaOfSnapshot
 from p2ptrain.ids import Digest, is_digest
+from p2ptrain.ledger.chain.values import Certified, LineId
 from p2ptrain.run import Run
 from p2ptrain.state import SNAPSHOT, snapshot_meta
 from p2ptrain.store import BlobManifest, StoreReader
@@ -30,23 +32,26 @@ HEAD = "head"
 class ChainContents:
     """The content of the ledger on this machine. `tokens_before` maps each outer step to the tokens
     committed before it. `height` and `head` are the height and the digest of the last entry.
-    `amendments` are the changes of the run's settings that this machine knows."""
+    `amendments` are the changes of the run's settings that this machine knows. `naming` maps the
+    height of each entry that names a snapshot to that entry, with the line that decided it."""
 
     account: ChainFacts
     tokens_before: Mapping[int, int]
     height: int
     head: Digest
     amendments: Amendments
+    naming: Mapping[int, tuple[LineId, Certified]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class ExportableState:
     """The weights to export, and their origin. `updates_after` is the number of newer outer steps
-    in the ledger."""
+    in the ledger. `certificate` certifies the weights themselves; None if nothing does."""
 
     origin: Provenance
     theta: Theta
     updates_after: int = 0
+    certificate: SnapshotCertificate | None = None
 
 
 def find(
@@ -82,11 +87,17 @@ def find(
     origin = _origin(run, chain, "certified", named.step, named.digest, named)
     theta = _theta(run, store, named.digest)
     _check_meta(run, theta.manifest, named)
-    return ExportableState(origin, theta, chain.account.end - named.step)
+    after = chain.account.end - named.step
+    return ExportableState(origin, theta, after, _certificate(run, chain, named))
 
 
 def _theta(run: Run, store: StoreReader, digest: Digest) -> ThetaOfSnapshot:
     return ThetaOfSnapshot(store, digest, layout_of(run.manifest.model).numel)
+
+
+def _certificate(run: Run, chain: ChainContents, named: CertifiedSnapshot) -> SnapshotCertificate:
+    height = named.source.height
+    return SnapshotCertificate.of(run, chain.naming[height] if height else None)
 
 
 def _origin(
@@ -168,6 +179,9 @@ def _replayed(
     assert replay.theta is not None
     standing: Standing = "replayed" if verdict.updates else "certified"
     origin = _origin(run, chain, standing, verdict.reached, named.digest, named, verdict.updates)
+    if not verdict.updates:
+        certificate = _certificate(run, chain, named)
+        return ExportableState(origin, _theta(run, store, named.digest), 0, certificate)
     return ExportableState(origin, ThetaInMemory(replay.theta))
 
 

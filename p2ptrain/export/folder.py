@@ -6,6 +6,7 @@
     tokenizer.json, tokenizer_config.json
     README.md                    the model card
     p2ptrain.json                the same facts for programs; marks the folder as an export
+    p2ptrain.certificate         proof that a quorum certified the weights, if one did
 
 The folder is written next to its final path under a different name, checked by the caller's
 `check_folder`, synced, and then renamed. An existing folder is replaced only if the caller asks for
@@ -22,10 +23,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from p2ptrain.errors import ConfigError, StoreFull
+from p2ptrain.export import certificate
 from p2ptrain.export.atomic_folder import appearing
 from p2ptrain.export.card import card
+from p2ptrain.export.certificate import SnapshotCertificate, WeightsCertificate
 from p2ptrain.export.provenance import Provenance
-from p2ptrain.export.source import Theta
+from p2ptrain.export.source import Theta, ThetaOfSnapshot
 from p2ptrain.export.tensor_file import (
     BYTES,
     TORCH_NAMES,
@@ -57,13 +60,14 @@ tensor names with their offsets."""
 
 @dataclass(frozen=True, slots=True)
 class ExportPlan:
-    """The export to write."""
+    """The export to write. `certificate` certifies the weights themselves; None if nothing does."""
 
     spec: ModelSpec
     origin: Provenance
     tokenizer: Tokenizer
     dtype: Dtype = "fp32"
     shard_bytes_max: int = SHARD_BYTES_MAX
+    certificate: SnapshotCertificate | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +113,7 @@ def export(
         if len(shards) > 1:
             _write_json(partial / "model.safetensors.index.json", index_of(shards, plan.dtype))
         _write_rest(plan, digest, partial)
+        _write_certificate(plan, theta, partial)
         if check_folder is not None:
             check_folder(partial)
         files = tuple(sorted(path.name for path in partial.iterdir()))
@@ -139,7 +144,8 @@ def _shards(plan: ExportPlan) -> tuple[Shard, ...]:
 def _check_room(folder: Path, plan: ExportPlan, free: Callable[[Path], int]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     weights_bytes = parameter_count(plan.spec) * BYTES[plan.dtype]
-    needed = weights_bytes + len(plan.tokenizer.json_bytes) + SPARE_BYTES
+    certificate_bytes = 0 if plan.certificate is None else certificate.FILE_BYTES_MAX
+    needed = weights_bytes + len(plan.tokenizer.json_bytes) + certificate_bytes + SPARE_BYTES
     left = free(folder)
     if left < needed:
         raise StoreFull(
@@ -177,6 +183,14 @@ def _write_rest(plan: ExportPlan, theta: Digest, folder: Path) -> None:
     (folder / "README.md").write_text(text, encoding="utf-8")
     facts = {**asdict(plan.origin), "theta": theta, "dtype": plan.dtype, "schema": 1}
     _write_json(folder / MARK, facts)
+
+
+def _write_certificate(plan: ExportPlan, theta: Theta, folder: Path) -> None:
+    """Write the file with which anybody can check the weights, if they are certified themselves.
+    `theta` has been read to its end."""
+    if plan.certificate is not None and isinstance(theta, ThetaOfSnapshot):
+        whole = WeightsCertificate(plan.certificate, theta.manifest.to_wire(), theta.rest)
+        (folder / certificate.FILE_NAME).write_bytes(whole.to_bytes())
 
 
 def _write_json(path: Path, value: dict[str, object]) -> None:

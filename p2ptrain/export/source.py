@@ -99,6 +99,12 @@ class ThetaOfSnapshot(Theta):
             filled += taken
         return np.frombuffer(piece, dtype="<f4")
 
+    @property
+    def rest(self) -> bytes:
+        """The unread bytes of the chunk that was read last. After the whole of θ, they are the
+        beginning of m."""
+        return bytes(self._held)
+
     def _chunk(self, digest: Digest) -> bytes:
         try:
             return self._store.get_chunk(digest)

@@ -12,7 +12,7 @@ from tests.architecture.sources import Module, modules
 
 CODE = re.compile(r"[A-Z][A-Z0-9]*(-[A-Z0-9]+)*")
 COMPOUND = re.compile(
-    r"(ADDR|ALLOWLIST|AUDIT|AUTH|BF16|CKPT|DISK|FETCH|GPU|ID|MEM|NET|NODE|PEER|RUN|SHM|STORE|TRAINER)"
+    r"(ADDR|ALLOWLIST|AUDIT|AUTH|BF16|CKPT|DISK|FETCH|GPU|ID|MEM|NET|NODE|PEER|PROOF|RUN|SHM|STORE|TRAINER)"
     r"(-[A-Z0-9]+)+"
 )
 

@@ -19,6 +19,7 @@ from p2ptrain.dataplane.candidates import ExternalAddress
 from p2ptrain.dataplane.certificates import Credentials
 from p2ptrain.dataplane.relaying import messages as relay_wire
 from p2ptrain.encoding import pack
+from p2ptrain.export.certificate import SnapshotCertificate, WeightsCertificate
 from p2ptrain.identity import Identity
 from p2ptrain.ids import Digest
 from p2ptrain.ledger.chain.apply import genesis
@@ -36,6 +37,8 @@ from p2ptrain.peers import (
 )
 from p2ptrain.peers.series import event_pages, history_pages
 from p2ptrain.peers.series.step_report import StepReport
+from p2ptrain.proofs import hidden_states
+from p2ptrain.proofs.text_proof import TextProof
 from p2ptrain.ring import wire as ring_wire
 from p2ptrain.ring.blame import Blame
 from p2ptrain.run import (
@@ -50,7 +53,7 @@ from p2ptrain.run import (
     Ticket,
 )
 from p2ptrain.run.reading import plain
-from tests.fuzz.targets import MEMBERS, ORGANISER, run
+from tests.fuzz.targets import CHUNK, MEMBERS, ORGANISER, run
 
 DIGEST = Digest("ab" * 32)
 NONCE = bytes(16)
@@ -145,7 +148,13 @@ REQUEST = JoinRequest(
 )
 PROOF = identity_messages.IdentityProof(NONCE, 7, False, bytes(64))
 
+STATES_PROOF = hidden_states.encode(CHUNK)[0]
+CERTIFICATE = WeightsCertificate(SnapshotCertificate.of(run(), None), b"chunks", b"rest")
+
 GOOD: dict[str, bytes] = {
+    "text-proof": TextProof(run().id, b"", tuple(range(40)), 8, (STATES_PROOF,) * 2).to_bytes(),
+    "hidden-states-proof": STATES_PROOF,
+    "weights-certificate": CERTIFICATE.to_bytes(),
     "ledger-state": encode_state(genesis(rules_of(run()))),
     "heartbeat": heartbeat_bytes(),
     "beat": heartbeat_bytes(),

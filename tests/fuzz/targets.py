@@ -38,6 +38,7 @@ from p2ptrain.errors import (
     RunMismatch,
     VersionMismatch,
 )
+from p2ptrain.export.certificate import WeightsCertificate
 from p2ptrain.identity import Identity
 from p2ptrain.ipc import admission, slices
 from p2ptrain.ipc import wire as trainer_wire
@@ -66,6 +67,8 @@ from p2ptrain.peers.series import event_pages, history_pages
 from p2ptrain.peers.series.signed_page import signed_page
 from p2ptrain.portmap import natpmp, pcp, ssdp, upnp
 from p2ptrain.portmap.values import NONCE_BYTES, MapRequest, Protocol
+from p2ptrain.proofs import hidden_states
+from p2ptrain.proofs.text_proof import TextProof
 from p2ptrain.ring import wire as ring_wire
 from p2ptrain.run import (
     JoinRequest,
@@ -220,6 +223,9 @@ def _texts(data: bytes) -> list[str]:
     return data.decode("utf-8", "replace").split("\n")
 
 
+CHUNK = np.arange(0x3F00, 0x3F00 + 640, dtype=np.uint16)[None]
+"""A chunk of bf16 numbers, with which a proof of hidden states is compared."""
+
 NOT_A_FRAME = (RemoteProtocolError, DecodeError)
 FROM_SOCKET = (RemoteProtocolError, PeerError)
 
@@ -330,6 +336,13 @@ TARGETS: dict[str, Target] = {
     "ring-fp32": Target(_codec("fp32", 64), (BadScale,)),
     "blob-manifest": Target(BlobManifest.from_wire, (ManifestInvalid,)),
     "layout": Target(Layout.from_wire),
+    # files from anybody
+    "text-proof": Target(TextProof.from_bytes),
+    "hidden-states-proof": Target(lambda data: hidden_states.compare(CHUNK, [data])),
+    "weights-certificate": Target(
+        lambda data: WeightsCertificate.from_bytes(data).certificate.verified(),
+        (RemoteProtocolError, VersionMismatch),
+    ),
     # local sockets
     "control-command": Target(_command),
     "trainer-frame": Target(lambda data: trainer_wire.FrameReader().feed(data)),

@@ -5,35 +5,52 @@ from __future__ import annotations
 import io
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from p2ptrain.cli.chat_model import ChatModel, open_chat_model
+from p2ptrain.cli.commands.proving.proof_writer import ProofWriter
 from p2ptrain.cli.output import JsonOption, examples, progress, result_json
 from p2ptrain.cli.outside import outside
 from p2ptrain.cli.rendering import coloured
-from p2ptrain.errors import ConfigError, MachineUnfit, StoreFull
-from p2ptrain.observe.states import size
-from p2ptrain.suggested_command import to_paste
+from p2ptrain.errors import ConfigError
 
 if TYPE_CHECKING:
-    from p2ptrain.data.text_tokens import Speller
-    from p2ptrain.trainer.rank.model import Llama
     from p2ptrain.trainer.tools.generating import Sampling
 
 EXAMPLES = examples(
     'p2ptrain chat ./weights "Once upon a time"',
     "p2ptrain chat ./weights --temperature 0 --tokens 50",
     'p2ptrain chat ~/.local/share/p2ptrain "import os" --json',
+    'p2ptrain chat ./weights "Once upon a time" --prove story.proof',
 )
 DIM, PLAIN = "\033[2m", "\033[0m"
 PROMPT_CHARACTERS_MAX = 1_000_000
 SEED_MAX = 2**63 - 1
+
+
+ProveOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--prove",
+        metavar="FILE",
+        help="Write a proof that these weights generated the text; see p2ptrain proof check.",
+        show_default=False,
+    ),
+]
+SeedOption = Annotated[
+    int,
+    typer.Option(
+        "--seed",
+        min=0,
+        max=SEED_MAX,
+        help="Seed of the sampling; the same seed gives the same text.",
+    ),
+]
 
 
 def chat(
@@ -59,18 +76,11 @@ def chat(
             "--top-p", help="Sample from the likeliest tokens whose probabilities add up to this."
         ),
     ] = 0.95,
-    seed: Annotated[
-        int,
-        typer.Option(
-            "--seed",
-            min=0,
-            max=SEED_MAX,
-            help="Seed of the sampling; the same seed gives the same text.",
-        ),
-    ] = 0,
+    seed: SeedOption = 0,
     tokens: Annotated[
         int, typer.Option("--tokens", min=1, help="Maximum length of the continuation, in tokens.")
     ] = 200,
+    prove: ProveOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Continue a text with the run's model.
@@ -79,10 +89,12 @@ def chat(
     for texts on a terminal, or reads one text from stdin. A model trained on plain text continues a
     text; it does not answer questions.
     """
-    with _load_chat_model(folder.expanduser().absolute()) as speaker:
+    writer = None if prove is None else ProofWriter.to(prove.expanduser())
+    with open_chat_model(folder.expanduser().absolute()) as speaker:
         from p2ptrain.trainer.tools.generating import Sampling
 
-        talk = ChatSession(speaker, Sampling(temperature, top_p, seed), tokens, as_json)
+        sampling = Sampling(temperature, top_p, seed)
+        talk = ChatSession(speaker, sampling, tokens, as_json, writer)
         if prompt is not None:
             talk.print_continuation(_text(prompt))
             return
@@ -90,6 +102,8 @@ def chat(
         if isinstance(typed, io.TextIOWrapper):
             typed.reconfigure(errors="surrogateescape")
         if typed.isatty() and not as_json:
+            if writer is not None:
+                raise ConfigError("--prove proves one text", do="pass the text: chat DIR TEXT")
             _converse(talk)
         else:
             talk.print_continuation(_text(typed.read(PROMPT_CHARACTERS_MAX)))
@@ -101,135 +115,50 @@ def _text(typed: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class ChatModel:
-    """A model and its tokenizer. `begin` precedes each text; any token in `ends` ends the text."""
-
-    model: Llama
-    speller: Speller
-    begin: int | None
-    ends: frozenset[int]
-
-
-@contextmanager
-def _load_chat_model(folder: Path) -> Iterator[ChatModel]:
-    """Load the model. Raises ConfigError: the folder has no model that can run here."""
-    if not (folder / "run" / "manifest.signed").exists():
-        yield _loaded(folder)
-        return
-    with TemporaryDirectory(prefix="p2ptrain-chat-") as place:
-        yield _loaded(_exported(folder, Path(place) / "weights"))
-
-
-def _exported(home: Path, folder: Path) -> Path:
-    from p2ptrain.cli.commands.export import export_newest
-
-    try:
-        return export_newest(home, folder)
-    except StoreFull as exc:
-        exc.do = (
-            "set TMPDIR to a folder on another disk; or "
-            f"{to_paste(home, 'export --to hf DIR')}, and then p2ptrain chat DIR"
-        )
-        raise
-
-
-def _loaded(folder: Path) -> ChatModel:
-    if not (folder / "config.json").exists():
-        from p2ptrain.trainer.formats.huggingface import lacks
-
-        raise lacks(folder / "config.json")  # Checked before torch is loaded, which takes seconds.
-    if not outside().is_installed("torch"):
-        raise ConfigError(
-            "torch is not installed, and the model cannot run without it",
-            code="EXTRA-MISSING",
-            do="run scripts/setup without P2PTRAIN_TORCH, which installs torch",
-        )
-    progress("loading the model …")
-    from p2ptrain.data.text_tokens import Speller
-    from p2ptrain.trainer.tools.exported import best_device, load_model, read_json
-
-    speller = Speller(folder / "tokenizer.json")
-    device = best_device()
-    if device.type == "cpu":
-        _check_memory(folder)
-    model = load_model(folder, device)
-    config = read_json(folder / "config.json")
-    assert isinstance(config, dict)
-    begins = _numbers(config.get("bos_token_id"))[:1]
-    if (most := max([speller.size - 1, *begins])) >= model.spec.vocab:
-        raise ConfigError(
-            f"the tokenizer uses token ids up to {most}, but the model knows only ids up to "
-            f"{model.spec.vocab - 1}",
-            code="MODEL-FOREIGN",
-        )
-    # A begin token starts another document, so it ends this text. Some runs have no end token.
-    ends = frozenset([*_numbers(config.get("eos_token_id")), *begins])
-    return ChatModel(model, speller, next(iter(begins), None), ends)
-
-
-def _check_memory(folder: Path) -> None:
-    """Raise MachineUnfit (MEM-HOST) if the model does not fit into the free memory. Otherwise Linux
-    might kill a node that trains here.
-    """
-    from p2ptrain.trainer.formats.shapes import parameter_count
-    from p2ptrain.trainer.tools.exported import load_spec
-
-    needed, free = 4 * parameter_count(load_spec(folder)), outside().memory_free_bytes()
-    if needed > free:
-        raise MachineUnfit(
-            f"the model takes {size(needed)} of memory, and this machine has {size(free)} free",
-            code="MEM-HOST",
-            do="close other programs, or use a machine with more memory or a GPU",
-        )
-
-
-def _numbers(value: Any) -> list[int]:
-    """Return the ids in a field that holds one token id or several."""
-    values = value if isinstance(value, list) else [value]
-    return [each for each in values if type(each) is int and each >= 0]
-
-
-@dataclass(frozen=True, slots=True)
 class ChatSession:
-    """A conversation with a model: the settings, and the functions that print its texts."""
+    """A conversation with a model: the settings, and the functions that print its texts. With a
+    `writer`, the text is proved as well."""
 
     speaker: ChatModel
     sampling: Sampling
     tokens_max: int
     as_json: bool
+    writer: ProofWriter | None = None
 
     def print_continuation(self, prompt: str) -> None:
         """Show the continuation of `prompt` token by token, or the complete text as JSON."""
-        started_s, said, count = time.monotonic(), list[str](), 0
-        ended = "length"
-        for token in self._tokens(prompt):
+        started_s, said, tokens = time.monotonic(), list[str](), list[int]()
+        ended, text = "length", self._encoded(prompt)
+        certificate = None if self.writer is None else self.writer.certificate_of(self.speaker)
+        for token in self._tokens(text):
             if token in self.speaker.ends:
                 ended = "end-of-text"
                 break
-            count += 1
+            tokens.append(token)
             said.append(visible(self.speaker.speller.decoded(token)))
             if not self.as_json:
                 print(said[-1], end="", flush=True)
         seconds = max(1e-9, time.monotonic() - started_s)
         if not self.as_json:
             print()
+        if self.writer is not None and certificate is not None:
+            self.writer.write(self.speaker.model, certificate, text, tokens)
+        if not self.as_json:
             return
         result_json(
             {
                 "prompt": prompt,
                 "text": "".join(said),
-                "tokens": count,
-                "tokens_per_s": round(count / seconds, 2),
+                "tokens": len(tokens),
+                "tokens_per_s": round(len(tokens) / seconds, 2),
                 "ended": ended,
                 **asdict(self.sampling),
+                **({} if self.writer is None else {"proof": str(self.writer.file)}),
             }
         )
 
-    def _tokens(self, prompt: str) -> Iterator[int]:
-        from itertools import islice
-
-        from p2ptrain.trainer.tools.generating import generate
-
+    def _encoded(self, prompt: str) -> list[int]:
+        """Return the tokens of `prompt`, after the begin token if the model has one."""
         speaker = self.speaker
         begun = [] if speaker.begin is None else [speaker.begin]
         text = begun + speaker.speller.encoded(prompt)
@@ -241,7 +170,17 @@ class ChatSession:
         if not text:
             raise ConfigError("there is no text to continue", do="pass a text: chat DIR TEXT")
         speaker.speller.begin(text)
-        return islice(generate(speaker.model, text, self.sampling), self.tokens_max)
+        return text
+
+    def _tokens(self, text: Sequence[int]) -> Iterator[int]:
+        from itertools import islice
+
+        from p2ptrain.trainer.tools.generating import generate
+
+        model, most = self.speaker.model, self.tokens_max
+        if self.writer is not None:
+            most = min(most, self.writer.room_for(text, model))
+        return islice(generate(model, text, self.sampling), most)
 
 
 def _converse(talk: ChatSession) -> None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from p2ptrain.export.parity import Parity
     from p2ptrain.export.provenance import Provenance
     from p2ptrain.export.tokens import Tokenizer
-    from p2ptrain.ledger.chain.values import Certified
+    from p2ptrain.ledger.chain.values import Certified, LineId
     from p2ptrain.run import Run
     from p2ptrain.store import StoreReader
 
@@ -117,9 +117,8 @@ def export(
     compared = is_wanted(parity, parameters, installed=installed)
     found = find(run, _chain(where, run), store, snapshot, progress)
     tokenizer = _tokenizer(run, store)
-    plan = ExportPlan(
-        run.manifest.model, found.origin, tokenizer, dtype.value, shard_mb * 1_000_000
-    )
+    sizes = dtype.value, shard_mb * 1_000_000
+    plan = ExportPlan(run.manifest.model, found.origin, tokenizer, *sizes, found.certificate)
     seen: list[Parity] = []
     check_folder, free = _parity_check(compared, seen), outside().disk_free_bytes
     exported = export(plan, found.theta, folder, force=force, check_folder=check_folder, free=free)
@@ -161,7 +160,7 @@ def export_newest(home: Path, folder: Path) -> Path:
     found = find(run, _chain(where, run), store, "newest", progress)
     tokenizer = _tokenizer(run, store)
     progress(f"the newest snapshot held here is that of outer step {found.origin.step}")
-    plan = ExportPlan(run.manifest.model, found.origin, tokenizer)
+    plan = ExportPlan(run.manifest.model, found.origin, tokenizer, certificate=found.certificate)
     return export(plan, found.theta, folder, free=outside().disk_free_bytes).folder
 
 
@@ -183,14 +182,27 @@ def _chain(where: Home, run: Run) -> ChainContents:
 
     walk = ChainVerifier(rules_of(run), records_in(where.ledger), where.ledger)
     tokens_before = {walk.begins.step: walk.begins.tokens}
-    account = chain_facts(run.manifest, walk.begins, _counted(walk, tokens_before))
+    naming: dict[int, tuple[LineId, Certified]] = {}
+    account = chain_facts(run.manifest, walk.begins, _counted(walk, tokens_before, naming))
     amendments = Amendments.of(where, run)
-    return ChainContents(account, tokens_before, walk.state.height, walk.state.head, amendments)
+    state = walk.state
+    return ChainContents(account, tokens_before, state.height, state.head, amendments, naming)
 
 
-def _counted(walk: ChainVerifier, tokens_before: dict[int, int]) -> Iterator[Certified]:
+def _counted(
+    walk: ChainVerifier,
+    tokens_before: dict[int, int],
+    naming: dict[int, tuple[LineId, Certified]],
+) -> Iterator[Certified]:
+    """Yield the entries. Record the tokens before each outer step, and the entries that name a
+    snapshot."""
+    from p2ptrain.ledger.chain.values import Commit
+
     for link in walk.links():
         tokens_before[link.after.step] = link.after.tokens
+        entry = link.certified.entry
+        if isinstance(entry.value, Commit) and entry.value.snapshot is not None:
+            naming[entry.height] = (link.before.line, link.certified)
         yield link.certified
 
 

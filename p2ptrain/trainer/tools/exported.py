@@ -17,8 +17,9 @@ from torch import Tensor
 
 from p2ptrain.errors import MachineUnfit
 from p2ptrain.ipc.trainer_config import ModelSpec
+from p2ptrain.state.layout import aligned
 from p2ptrain.trainer.formats.huggingface import foreign, lacks, name_of, spec_of
-from p2ptrain.trainer.formats.shapes import parameters
+from p2ptrain.trainer.formats.shapes import layout_of, parameters
 from p2ptrain.trainer.rank.model import Llama
 
 JSON_BYTES_MAX = 16 * 2**20
@@ -46,6 +47,26 @@ def read_json(path: Path) -> object:
 
 def best_device() -> torch.device:
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def exact_device() -> torch.device:
+    """Return the device on which `load_model` keeps weights in fp32."""
+    return torch.device("cpu")
+
+
+def to_best_device(model: Llama) -> Llama:
+    """Move a model from `exact_device` to the best device, as `load_model` would load it there."""
+    device = best_device()
+    return model if device.type == "cpu" else model.to(device, torch.bfloat16)
+
+
+def theta_bytes(model: Llama) -> Iterator[bytes]:
+    """Yield the bytes of θ, padding included, of a model on `exact_device`: one parameter after the
+    other, in the order of the run's layout."""
+    for entry in layout_of(model.spec).entries:
+        values = model.get_parameter(entry.name).numpy()
+        yield values.astype("<f4", copy=False).tobytes()
+        yield bytes(4 * (aligned(entry.end) - entry.end))
 
 
 def load_spec(folder: Path) -> ModelSpec:

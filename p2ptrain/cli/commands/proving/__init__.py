@@ -1,0 +1,1 @@
+"""Commands that prove and check which weights generated a text."""
