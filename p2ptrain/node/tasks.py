@@ -43,6 +43,7 @@ from p2ptrain.node.joining.find_run import PrintLine
 from p2ptrain.node.joining.merge_lists import merge_lists
 from p2ptrain.node.optimizer_sharing.donor import donate
 from p2ptrain.node.outer_state.data_index import learn_data
+from p2ptrain.node.outer_state.fetch import keep_connections
 from p2ptrain.node.outer_state.outer_task import keep_outer_state
 from p2ptrain.node.outer_state.retention import keep_store_small
 from p2ptrain.node.outer_state.scrub import scrub
@@ -137,6 +138,7 @@ async def run_tasks(
             nursery.start_soon(task, context)
         nursery.start_soon(print_progress, context, print_line)
         nursery.start_soon(record_series, context)
+        nursery.start_soon(keep_connections, context)
         nursery.start_soon(answer_watchers, context, context.trainer.samples.after)
         for task in (*_ADMISSION, serve_visitors, notice_role):
             nursery.start_soon(task, context)

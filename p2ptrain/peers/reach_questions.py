@@ -3,7 +3,8 @@
 A node asks in rounds. A round begins at the start, every ten minutes, and when something changed
 that may affect the answer. While a port is not reached, rounds are more frequent, because the user
 may be about to forward it. In each round, up to three members at different sites are asked. A
-member that connects later is asked in the same round, as long as the round lacks sites.
+member that connects later is asked in the same round, as long as the round lacks sites. A member
+that does not answer soon is replaced, but its late answer still counts.
 
 A node that is reached also makes spot checks between the rounds: it asks one member. If that
 answer differs from what the node believes, a round begins, and only the round can change the
@@ -32,6 +33,9 @@ SPOT_CHECK_EVERY_S = 90.0
 """Interval of the spot checks. A change is noticed within two minutes: this interval, the 5 s for
 which a member dials, the look of the task at every 2 s, and then the same for the round."""
 
+UNKNOWN_EVERY_S = 65.0
+"""Interval of the rounds while the answers do not lead to a verdict."""
+
 ROUND_SITES_MAX = 3
 """Maximum number of sites that are asked in a round. Two must agree, and the third one replaces a
 member that lies or does not answer."""
@@ -39,6 +43,14 @@ member that lies or does not answer."""
 PEER_AGAIN_S = 65.0
 """Minimum seconds between two questions to one member. A member answers once a minute; the other
 five seconds cover the time on the way."""
+
+FAILED_AGAIN_S = 15.0
+"""Minimum seconds before a member is asked again that refused, was busy, or did not answer. If its
+minute is not over yet, it refuses, which costs it little."""
+
+OVERDUE_S = 8.0
+"""Seconds after which another member is asked too: the 5 s for which a member dials, and the time
+on the way. On a busy machine an answer takes longer."""
 
 ROUND_AGAIN_S = 30.0
 """Minimum seconds between the beginnings of two rounds. Members report the address that they see,
@@ -61,7 +73,9 @@ class ReachQuestions:
         self._began_s = -math.inf
         self._changed = False
         self._asked_s: dict[PeerId, float] = {}
-        """When each member was last asked; entries older than PEER_AGAIN_S are removed."""
+        """When each member was last asked, as long as it must not be asked again."""
+        self._again_s: dict[PeerId, float] = {}
+        """When each of these members may be asked again."""
         self._last_s = -math.inf
         """When any member was last asked."""
         self._sites: dict[str, PeerId] = {}
@@ -86,17 +100,18 @@ class ReachQuestions:
         at other sites than this node. `every_s`: the interval of the rounds."""
         connected = sorted(members, key=lambda each: each.peer)
         self._begin_if_due(connected, now, every_s)
-        recent = {peer: at for peer, at in self._asked_s.items() if now < at + PEER_AGAIN_S}
-        self._asked_s = recent
+        self._forget_asked(now)
+        waits = self._sites_in_time(now)
         # Peers can choose their ids, so the order must not depend on them.
         draw.shuffle(connected)
         chosen = list[PeerId]()
         for each in connected:
-            if len(self._sites) >= ROUND_SITES_MAX:
+            if len(waits) >= ROUND_SITES_MAX:
                 break
-            if each.site not in self._sites and each.peer not in recent:
+            if each.site not in self._sites and each.peer not in self._again_s:
                 self._sites[each.site] = each.peer
-                self._asked_s[each.peer] = self._last_s = now
+                waits.add(each.site)
+                self._note_asked(each.peer, now)
                 chosen.append(each.peer)
         return chosen
 
@@ -107,11 +122,12 @@ class ReachQuestions:
         `choose`, which comes first: a round also serves as a spot check."""
         if now < self._last_s + SPOT_CHECK_EVERY_S:
             return []
-        connected = sorted(each.peer for each in members)
-        if not connected:
+        self._forget_asked(now)
+        usable = sorted(it.peer for it in members if it.peer not in self._again_s)
+        if not usable:
             return []
-        peer = draw.choice(connected)
-        self._spot_check, self._asked_s[peer], self._last_s = peer, now, now
+        peer = self._spot_check = draw.choice(usable)
+        self._note_asked(peer, now)
         return [peer]
 
     def is_spot_check(self, peer: PeerId) -> bool:
@@ -126,9 +142,30 @@ class ReachQuestions:
             self._answered.add(peer)
 
     def note_failure(self, peer: PeerId) -> None:
-        """Note that `peer` did not answer, so that a member at another site is asked instead."""
+        """Note that `peer` did not answer, or did not try to connect. A member at another site is
+        asked instead, and `peer` is asked again soon."""
+        if peer in self._asked_s:
+            self._again_s[peer] = self._asked_s[peer] + FAILED_AGAIN_S
+        if peer == self._spot_check:
+            self._spot_check, self._last_s = None, -math.inf
         for site in [site for site, asked in self._sites.items() if asked == peer]:
             del self._sites[site]
+
+    def _note_asked(self, peer: PeerId, now: float) -> None:
+        self._asked_s[peer] = self._last_s = now
+        self._again_s[peer] = now + PEER_AGAIN_S
+
+    def _forget_asked(self, now: float) -> None:
+        self._again_s = {peer: at for peer, at in self._again_s.items() if now < at}
+        self._asked_s = {peer: self._asked_s[peer] for peer in self._again_s}
+
+    def _sites_in_time(self, now: float) -> set[str]:
+        """Return the sites of this round that have answered or are not overdue yet."""
+        return {
+            site
+            for site, peer in self._sites.items()
+            if peer in self._answered or now < self._asked_s.get(peer, -math.inf) + OVERDUE_S
+        }
 
     def _begin_if_due(self, connected: list[Askable], now: float, every_s: float) -> None:
         """Begin a round if one is due. One is also due when all members that answered in this round

@@ -97,8 +97,10 @@ def verdict(
 ) -> Verdict:
     """Return how other members reach this node. `opened` is None if no router has opened ports for
     this node."""
-    if ports.data and ports.control is not False:
+    if ports.data and ports.control:
         return _direct(place, opened)
+    if ports.data and ports.control is None:
+        return NOT_ASKED  # Members may still find out that the control port is not reached.
     if {ports.control, ports.data} == {True, False}:
         return _half(ports, place)
     if opened is not None and ports.data is False:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from p2ptrain.ids import PeerId
@@ -17,6 +17,7 @@ from p2ptrain.peers.reach_evidence import PortsReached, ReachEvidence, version_o
 from p2ptrain.peers.reach_messages import DialOutcome, ReachAnswer
 from p2ptrain.peers.reach_questions import (
     ROUND_EVERY_S,
+    UNKNOWN_EVERY_S,
     UNREACHED_EVERY_S,
     Askable,
     ReachQuestions,
@@ -31,6 +32,28 @@ from p2ptrain.peers.reach_verdict import (
     Verdict,
     verdict,
 )
+
+ROUTER_S = 8.0
+"""Maximum seconds for which the first questions wait for the router, which may be about to open the
+ports. It takes up to 5 s to find out that a router does not answer. A question that comes too early
+has a useless answer, and the member answers the next one only after a minute."""
+
+_EVERY_S = {
+    Reach.HALF: UNREACHED_EVERY_S,
+    Reach.CLOSED: UNREACHED_EVERY_S,
+    Reach.BLOCKED: UNREACHED_EVERY_S,
+    Reach.UNKNOWN: UNKNOWN_EVERY_S,
+}
+"""The interval of the rounds for each verdict; ROUND_EVERY_S for the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskedAbout:
+    """The subject of a question: the node's place, and the ports that its router has opened. An
+    answer does not count if they have changed in the meantime."""
+
+    place: OwnPlace
+    opened: tuple[int, int] | None = None
 
 
 class ReachWatch:
@@ -48,23 +71,46 @@ class ReachWatch:
         self._evidence = ReachEvidence()
         self._sites = 0
         """Number of other sites that have a connected member."""
-        self._where: tuple[OwnPlace, tuple[int, int] | None] | None = None
+        self._where: AskedAbout | None = None
+        self._waits_until_s: float | None = None
+        """When the first questions are asked at the latest."""
 
-    def choose(self, members: Iterable[Askable], now: float, draw: random.Random) -> list[PeerId]:
+    def choose(
+        self,
+        members: Iterable[Askable],
+        now: float,
+        draw: random.Random,
+        *,
+        asks_router: bool = False,
+    ) -> list[PeerId]:
         """Return the members to ask now; usually none. `members` are those that are connected and
-        at other sites than this node."""
+        at other sites than this node. `asks_router`: whether this node is still waiting for the
+        answer of its router. The first questions then wait too."""
         connected = list(members)
         self._sites = len({each.site for each in connected})
-        unreached = self.verdict.reach in (Reach.HALF, Reach.CLOSED, Reach.BLOCKED)
-        every_s = UNREACHED_EVERY_S if unreached else ROUND_EVERY_S
+        if self._waits_until_s is None:
+            self._waits_until_s = now + ROUTER_S
+        if asks_router and now < self._waits_until_s:
+            return []
+        self._waits_until_s = now
+        every_s = _EVERY_S.get(self.verdict.reach, ROUND_EVERY_S)
         chosen = self._questions.choose(connected, now, draw, every_s)
         if not chosen and self.verdict.reach in (Reach.OPEN, Reach.MAPPED):
             return self._questions.choose_spot_check(connected, now, draw)
         return chosen
 
-    def note_answer(self, asked: Askable, answer: ReachAnswer, now: float) -> None:
-        """Note an answer. If the members now agree on another external address than before, forget
-        the earlier answers and ask again. Also ask again if a spot check has a new result."""
+    def note_answer(
+        self, asked: Askable, about: AskedAbout, answer: ReachAnswer, now: float
+    ) -> None:
+        """Note an answer to the question `about` this place and these ports. An answer about others
+        than now does not count, and neither does one of a member that was too busy.
+
+        If the members now agree on another external address than before, forget the earlier answers
+        and ask again. Also ask again if a spot check has a new result."""
+        untried = answer.control is answer.data is DialOutcome.UNTRIED
+        if untried or self._where not in (None, about):
+            self._questions.note_failure(asked.peer)
+            return
         if self._questions.is_spot_check(asked.peer) and self._is_news(answer):
             self._questions.ask_again()
         self._questions.note_answer(asked.peer)
@@ -95,12 +141,7 @@ class ReachWatch:
         """Update the verdict, and return whether it changed. If this node's address in its local
         network or its opened ports have changed, forget the earlier evidence and ask again. The
         arrivals map each other site to the time of its newest connection to this node."""
-        ports = None if opened is None else (opened.control_port, opened.data_port)
-        if self._where not in (None, (place, ports)):
-            self._begin_anew(now)
-            if self._where is not None and self._where[0].lan_host != place.lan_host:
-                self.external_host = ""
-        self._where = place, ports
+        self._note_place(about_now(place, opened), now)
         were = self.ports
         judged = partial(
             self._evidence.judge, control_arrivals, data_arrivals, now, sites=self._sites
@@ -112,6 +153,15 @@ class ReachWatch:
         place = replace(place, translated=place.lan_host != self.external_host)
         before, self.verdict = self.verdict, verdict(self.ports, place, opened, other_ways)
         return self.verdict != before
+
+    def _note_place(self, where: AskedAbout, now: float) -> None:
+        """Note where this node is, and which ports are open there. After a change, earlier evidence
+        does not count, and members are asked again."""
+        if self._where not in (None, where):
+            self._begin_anew(now)
+            if self._where is not None and self._where.place.lan_host != where.place.lan_host:
+                self.external_host = ""
+        self._where = where
 
     def _is_news(self, answer: ReachAnswer) -> bool:
         """Return whether a node that is reached should ask others because of this answer. An answer
@@ -125,6 +175,12 @@ class ReachWatch:
     def _begin_anew(self, now: float) -> None:
         self._evidence.forget(now)
         self._questions.ask_again()
+
+
+def about_now(place: OwnPlace, opened: OpenedPorts | None) -> AskedAbout:
+    """Return what a question is about if it is asked now."""
+    ports = None if opened is None else (opened.control_port, opened.data_port)
+    return AskedAbout(place, ports)
 
 
 def _is_half_news(were: PortsReached, now: PortsReached) -> bool:

@@ -2,6 +2,7 @@
 
 from p2ptrain.swarm.chunk_cache import HotChunks
 from p2ptrain.swarm.fetch import FetchHandle, fetch_blob, fetch_chunks
+from p2ptrain.swarm.kept_connections import KeptConnections
 from p2ptrain.swarm.named_chunks import NamedChunks
 from p2ptrain.swarm.picker import Picker
 from p2ptrain.swarm.report import DropReason, FetchProgress, FetchReport
@@ -17,6 +18,7 @@ __all__ = [
     "FetchProgress",
     "FetchReport",
     "HotChunks",
+    "KeptConnections",
     "NamedChunks",
     "Picker",
     "fetch_blob",

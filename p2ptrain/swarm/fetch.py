@@ -57,6 +57,11 @@ class FetchHandle(Generic[SourceT]):
         """Number of chunks that have arrived so far; available even if the fetch fails."""
         return 0 if self._fetch is None else self._fetch.chunks_fetched
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the fetch needs no more connections."""
+        return self._cancelled or (self._fetch is not None and self._fetch.is_over)
+
     def bind(self, fetch: Fetch[SourceT]) -> None:
         """Attach the fetch, and apply earlier calls of `offer` and `cancel` to it."""
         with self._lock:
@@ -80,12 +85,14 @@ def fetch_blob(
     patience: Patience = PATIENCE,
     handle: FetchHandle[SourceT] | None = None,
     downlink: Uplink | None = None,
+    give_back: Callable[[SecureSocket], None] = lambda sock: sock.close(),
 ) -> FetchReport:
     """Fetch a whole blob into the store: first its manifest, then the chunks that are missing.
 
     Blocks; call it in a thread. `dial` is called in threads and needs its own deadline; the fetch
     does not wait for a dial that is still running at the end. `progress` is called in threads after
-    each chunk and must return quickly. `downlink` limits the rate.
+    each chunk and must return quickly. `downlink` limits the rate. `give_back` is called in threads
+    with each connection that this fetch no longer needs, and that another fetch can use.
 
     Raises:
         StoreError: CKPT-NO-SOURCE: no reachable peer has the blob; the evidence lists each source.
@@ -112,6 +119,7 @@ def fetch_blob(
             patience,
             is_urgent=not has_manifest,
             downlink=downlink,
+            give_back=give_back,
         )
         return _run(Fetch(store, plan), handle)
 
@@ -128,6 +136,7 @@ def fetch_chunks(
     stall_s: float = STALL_S,
     handle: FetchHandle[SourceT] | None = None,
     downlink: Uplink | None = None,
+    give_back: Callable[[SecureSocket], None] = lambda sock: sock.close(),
 ) -> FetchReport:
     """Fetch chunks that do not form a blob, such as the data blocks of a lease. Arguments and
     errors are those of `fetch_blob`.
@@ -145,6 +154,7 @@ def fetch_chunks(
             streams_per_peer,
             progress,
             downlink=downlink,
+            give_back=give_back,
         )
         return _run(Fetch(store, plan), handle)
 

@@ -80,6 +80,7 @@ class FetchPlan(Generic[SourceT]):
     `more_after(digest)` is called when a chunk has been stored, and returns further chunks to
     fetch. With `is_urgent`, the chunks in `wanted` are short and further chunks depend on them, as
     on a manifest. `progress` is called after each chunk. `downlink` limits the rate of arrival.
+    `give_back` takes each connection that has no open requests at the end.
     """
 
     wanted: Sequence[Digest]
@@ -93,6 +94,7 @@ class FetchPlan(Generic[SourceT]):
     patience: Patience = PATIENCE
     is_urgent: bool = False
     downlink: Uplink | None = None
+    give_back: Callable[[SecureSocket], None] = lambda sock: sock.close()
 
     def lanes(self) -> dict[Lane, SourceT]:
         """Return one lane for each source, then a second one for each, and so on up to the
@@ -119,6 +121,8 @@ class Fetch(Generic[SourceT]):
         self._picker = Picker(self._lanes, patience=plan.patience)
         self._picker.want(plan.wanted, urgent=plan.is_urgent)
         self._sockets: dict[Lane, SecureSocket] = {}
+        self._idle: set[Lane] = set()
+        """The connected lanes without open requests."""
         self._dropped: dict[PeerId, DroppedPeer] = {}
         self._lacked: Counter[PeerId] = Counter()
         self._write_behind = write_behind or WriteBehind(len(self._lanes))
@@ -153,20 +157,16 @@ class Fetch(Generic[SourceT]):
         )
 
     def cancel(self) -> None:
-        """End the fetch from another thread. `run` then raises TryLater, unless it has already
-        finished.
-        """
+        """End the fetch from another thread. `run` raises TryLater unless it has ended already."""
         with self._changed:
             if not self._is_over():
                 self._failure = TryLater("the fetch was cancelled", code="FETCH-CANCELLED")
         self._stop()
 
     def offer(self, source: SourceT) -> None:
-        """Use this source as well. Call from another thread.
-
-        A source that is in use is ignored. A dropped source is used again only if its connection
-        had failed: the source may not have known us yet, or may have restarted since.
-        """
+        """Use this source as well, unless it is in use. Call from another thread. A dropped source
+        is used again only if its connection had failed: the source may not have known us yet, or
+        may have restarted since."""
         with self._changed:
             known, dropped = self._lanes_of(source.peer), self._dropped.get(source.peer)
             if known and (dropped is None or not dropped.fault.is_passing):
@@ -250,16 +250,22 @@ class Fetch(Generic[SourceT]):
             over = self._over
             if not over:
                 self._sockets[lane] = sock
+                self._idle.add(lane)
         if over:
-            sock.close()
+            self._plan.give_back(sock)
             return
         try:
             self._request_chunks(lane, sock)
         except (PeerError, RemoteProtocolError, ChunkCorrupt) as exc:
+            self._idle.discard(lane)
             self._drop(lane, exc, connected=True)
         finally:
-            sock.close()
+            if lane in self._idle:
+                self._plan.give_back(sock)
+            else:
+                sock.close()
             with self._changed:
+                self._idle.discard(lane)
                 if self._sockets.get(lane) is sock:  # it may have been replaced by a new one
                     del self._sockets[lane]
                 self._changed.notify_all()
@@ -286,6 +292,8 @@ class Fetch(Generic[SourceT]):
                     return
                 chunk = receive_response(sock, buffer, self._plan.stall_s)
                 digest = asked.popleft()
+                if not asked:
+                    self._idle.add(lane)
                 if chunk is not None:
                     self._keep_to_the_rate(len(chunk))
                 if chunk is None:
@@ -316,6 +324,8 @@ class Fetch(Generic[SourceT]):
                 now = time.monotonic()
                 assigned = list(iter(partial(self._picker.next, lane, now), None))
                 if assigned or not idle:
+                    if assigned:
+                        self._idle.discard(lane)
                     return assigned
                 reconsider_at = self._picker.reconsider_at(lane, now)
                 wait_s = None if reconsider_at is None else max(RECONSIDER_S, reconsider_at - now)
@@ -363,6 +373,7 @@ class Fetch(Generic[SourceT]):
             for other in given_up:
                 self._picker.drop(other)
                 if other in self._sockets:
+                    self._idle.discard(other)
                     self._sockets[other].shutdown()
             if self._picker.lanes.isdisjoint(self._lanes_of(lane.peer)):
                 self._dropped.setdefault(lane.peer, dropped)
@@ -371,6 +382,11 @@ class Fetch(Generic[SourceT]):
     def _lanes_of(self, peer: PeerId) -> list[Lane]:
         return [lane for lane in self._lanes if lane.peer == peer]
 
+    @property
+    def is_over(self) -> bool:
+        """Whether no more connections are needed."""
+        return self._over
+
     def _is_over(self) -> bool:
         # A chunk that is being stored may be a manifest, and then more chunks are wanted.
         return self._over or (not self._storing and (self._picker.done or self._picker.stuck))
@@ -378,6 +394,7 @@ class Fetch(Generic[SourceT]):
     def _stop(self) -> None:
         with self._changed:
             self._over = True
-            for sock in self._sockets.values():
-                sock.shutdown()
+            for lane, sock in self._sockets.items():
+                if lane not in self._idle:
+                    sock.shutdown()
             self._changed.notify_all()

@@ -145,9 +145,12 @@ class History:
         return _events(self._read(lambda reader: reader.events_after(known, limit=limit)) or [])
 
     def samples(self) -> list[Row]:
-        """Return the newest samples, oldest first."""
-        rows = self._read(_Reader.samples) or []
-        return [_known(row, SAMPLE_COLUMNS) for row in rows[-SAMPLES_MAX:]]
+        """Return the newest samples, oldest first. Those that a member told say so."""
+        own = [_known(row, SAMPLE_COLUMNS) for row in self._read(_Reader.samples) or []]
+        columns = (*SAMPLE_COLUMNS, "told_by")
+        told = [_known(row, columns) for row in self._read(_Reader.told_samples) or []]
+        rows = sorted([*own, *told], key=lambda row: (row["step"], row["prompt"]))
+        return rows[-SAMPLES_MAX:]
 
     def meta(self, key: str) -> str | None:
         return self._read(lambda reader: reader.meta(key))

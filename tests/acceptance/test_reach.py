@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.acceptance.measures import reach
-from tests.acceptance.measures.setting import Line, Setting
+from tests.acceptance.measures.reach_claims import Claim
+from tests.acceptance.measures.setting import Done, Line, Setting
 from tests.wan.harness.punching import PAIRS
 
 Take = Callable[[Setting], Iterator[Line]]
@@ -126,10 +128,15 @@ def test_relays_costs_are_reported_unchanged_but_for_a_prefix(tmp_path: Path) ->
         {"measure": "relayed rate relative to its limit", "value": 1.2, "ok": False},
         {"measure": "relayed bytes relative to the daily limit", "value": 1.0, "ok": True},
     ]
-    found = list(reach.relay_cost(given(tmp_path, "relaying", *told)))
-    assert found == [it | {"measure": f"relay: {it['measure']}"} for it in told]
-    *_, missing = reach.relay_cost(given(tmp_path, "relaying", *told[:2]))
-    assert missing["ok"] is False
+    for nat, read, name in (
+        ("", "relaying", "relay"),
+        ("veth", "relaying-cards", "relay, veth"),
+        ("sym:sym", "relaying-emulated", "relay, sym:sym"),
+    ):
+        found = list(reach.relay_cost(nat, given(tmp_path, read, *told)))
+        assert found == [it | {"measure": f"{name}: {it['measure']}"} for it in told]
+        *_, missing = reach.relay_cost(nat, given(tmp_path, read, *told[:2]))
+        assert missing["ok"] is False
 
 
 def test_one_wrong_verdict_is_not_accepted(tmp_path: Path) -> None:
@@ -168,9 +175,51 @@ def test_doctor_must_be_fast_and_find_no_fault(tmp_path: Path) -> None:
     assert shown(reach.doctor, given(tmp_path, "doctor")) == [("no result", False)]
 
 
+def test_each_row_of_the_table_is_measured_and_says_how_long_it_takes() -> None:
+    assert [each.name for each in reach.MEASURES] == [
+        "punching",
+        "relayed pair cone:sym",
+        "relayed pair sym:sym",
+        "six nodes",
+        "symmetric",
+        "relay cost",
+        "relay cost with network cards",
+        "relay cost emulated",
+        "verdicts",
+        "changes",
+        "voters",
+        "joining",
+        "organisers",
+        "refused",
+        "third-party",
+        "punch-targets",
+        "bad-relays",
+        "doctor-faults",
+        "doctor-output",
+        "campaign delegated",
+        "doctor healthy",
+    ]
+    assert all(each.takes and each.takes_quick for each in reach.MEASURES)
+
+
+class TwoPass(Setting):
+    """A setting in which each run of pytest says that two tests passed."""
+
+    def python(self, name: str, *words: str) -> Done:
+        return Done(0, "2 passed in 0.1s", 0.1)
+
+
+def test_claim_with_too_few_cases_is_not_accepted(tmp_path: Path) -> None:
+    few = Claim("few", "few cases", "many", ("tests/acceptance/test_reach.py",), cases_min=3)
+    assert shown(partial(reach.claim, few), TwoPass(tmp_path)) == [("2 of at least 3 cases", False)]
+    enough = replace(few, cases_min=2)
+    assert shown(partial(reach.claim, enough), TwoPass(tmp_path)) == [("many", True)]
+
+
 MEASURED: dict[str, Take] = {
     "punching": reach.punching,
     "connecting": partial(reach.relayed_pair, "cone:sym"),
+    "relaying-emulated": partial(reach.relay_cost, "sym:sym"),
     "exchanges": reach.six_nodes,
     "verdicts": reach.verdicts,
     "changes": reach.changes,

@@ -66,13 +66,12 @@ def answer_reach_questions(context: Context, *, dial_s: float = DIAL_S) -> None:
             raise NotAuthorised("only members may ask whether they can be reached")
         if not host:
             raise NotAuthorised("the address that this question came from is not known")
-        if not allowance.consume(peer, 1, context.now()):
-            raise NotAuthorised("ask once a minute at most")
-        try:
-            limiter.acquire_nowait()
-        except trio.WouldBlock:
+        if not limiter.available_tokens:  # The peer may ask again soon.
             untried = DialOutcome.UNTRIED
             return encode_answer(ReachAnswer(host, untried, untried))
+        if not allowance.consume(peer, 1, context.now()):
+            raise NotAuthorised("ask once a minute at most")
+        limiter.acquire_nowait()
         try:
             return encode_answer(await _connect_back(context, peer, host, question, dial_s))
         finally:

@@ -19,7 +19,7 @@ from p2ptrain.ids import PeerId
 from p2ptrain.net import Network
 from p2ptrain.net.addresses import parse
 from p2ptrain.node.gossip.endpoint_exchange import introduced
-from p2ptrain.node.gossip.mapped_ports import outside_ports
+from p2ptrain.node.gossip.mapped_ports import OutsidePorts, outside_ports
 from p2ptrain.node.gossip.own_addresses import OwnAddresses, own_addresses
 from p2ptrain.node.state.context import Context
 from p2ptrain.peers.protocol_names import REACH_PROTOCOL
@@ -32,12 +32,14 @@ from p2ptrain.peers.reach_messages import (
 )
 from p2ptrain.peers.reach_questions import Askable
 from p2ptrain.peers.reach_verdict import OtherWays, OwnPlace
+from p2ptrain.peers.reach_watch import about_now
 
 LOOK_S = 2.0
 """Interval at which this node checks its own addresses, and whether to ask members."""
 
-ANSWER_S = 12.0
-"""Deadline of a question in seconds: the 5 s of a member's dials, and the time on the way."""
+ANSWER_S = 30.0
+"""Deadline of a question in seconds. A member dials for 5 s, but on a busy machine its answer comes
+later, and it answers the next question only after a minute. Another member is asked sooner."""
 
 
 async def watch_reach(context: Context, look_s: float = LOOK_S) -> None:
@@ -49,11 +51,12 @@ async def watch_reach(context: Context, look_s: float = LOOK_S) -> None:
             members = askable(context, own)
             sites = {each.peer: each for each in members}
             place = own_place(context, own)
-            for peer in watch.choose(members, now, context.draw) if place else ():
-                assert place is not None
-                nursery.start_soon(_ask, context, sites[peer], place)
-            if place is not None and judge(context, own, place):
-                _tell(context)
+            if place is not None:
+                if judge(context, own, place):
+                    _tell(context)
+                ports, waits = outside_ports(context, place), asks_router(context)
+                for peer in watch.choose(members, now, context.draw, asks_router=waits):
+                    nursery.start_soon(_ask, context, sites[peer], place, ports)
             await trio.sleep(look_s)
 
 
@@ -76,6 +79,12 @@ def own_place(context: Context, own: OwnAddresses) -> OwnPlace | None:
     announced = context.config.data_announce
     data_port = announced[1] if announced else context.plane.listener.address[1]
     return OwnPlace(host, listening[0], data_port)
+
+
+def asks_router(context: Context) -> bool:
+    """Return whether this node has asked its router to open ports, and waits for the answer."""
+    mapping = context.port_mappings.routers.get(4)
+    return mapping is not None and mapping.standing is not None and mapping.standing.asking
 
 
 def judge(context: Context, own: OwnAddresses, place: OwnPlace) -> bool:
@@ -132,22 +141,23 @@ async def ask(
     return decode_answer(reply)
 
 
-async def _ask(context: Context, asked: Askable, place: OwnPlace) -> None:
-    """Ask one member, and pass its answer to the watch."""
+async def _ask(context: Context, asked: Askable, place: OwnPlace, ports: OutsidePorts) -> None:
+    """Ask one member whether it reaches `ports`, and pass its answer to the watch."""
     peer, watch = asked.peer, context.own_heartbeat.reach
-    if context.peers.table.endpoint(peer) is None:
-        # Otherwise our data plane would refuse the member's connection, and not count it.
-        await introduced(context, peer)
+    if context.peers.table.endpoint(peer) is None and await introduced(context, peer) is None:
+        # Our data plane would refuse the member's connection, and the answer would be wrong.
+        watch.note_failure(peer)
+        return
     certificate = context.plane.credentials.certificate_der
-    ports = outside_ports(context, place)
     question = ReachQuestion(ports.control, ports.data, certificate)
+    about = about_now(place, ports.opened)
     try:
         answer = await ask(context.network, peer, question)
     except (PeerError, RemoteProtocolError) as exc:
         watch.note_failure(peer)
         context.peers.report_misbehaviour("reach-not-answered", peer, reason=exc.what)
         return
-    watch.note_answer(asked, answer, context.now())
+    watch.note_answer(asked, about, answer, context.now())
     context.port_mappings.note_observed(map(ip_address, watch.observed_hosts(context.now())))
     context.journal.write(
         "reach-answer",

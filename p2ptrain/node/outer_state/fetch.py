@@ -37,6 +37,9 @@ from p2ptrain.swarm import (
 DIAL_S = 8.0
 """Deadline in seconds for opening a connection with a source, in any way."""
 
+CLOSE_OLD_S = 2.0
+"""Interval in seconds at which old connections are closed."""
+
 TRIES_BEFORE_WORD = 4
 """Number of failed tries after which the user is warned. A starting node has not heard yet of the
 peers that have the bytes, so its first tries often fail."""
@@ -152,14 +155,16 @@ async def _until_here(
     `fetch` and `fetch_loose`."""
     told, tries, blamed = "", 0, dict[PeerId, float]()
     deadline_s = context.timing.fetch_limit_s if try_s is None else try_s
-    dial_one = partial(_open_connection, context, trio.lowlevel.current_trio_token())
+    token = trio.lowlevel.current_trio_token()
     async with _one_at_a_time(context, name):
         while True:
             tries += 1
             handle: FetchHandle[Endpoint] = FetchHandle()
             fit = partial(usable_sources, context, blamed, set())
+            dial_one = partial(_connection, context, token, handle)
             limits = {"deadline_s": deadline_s, "downlink": context.plane.downlink}
-            work = partial(attempt, fit(), dial_one, handle=handle, **limits)
+            give_back = context.blobs.connections.give_back
+            work = partial(attempt, fit(), dial_one, handle=handle, give_back=give_back, **limits)
             try:
                 report = await _run_beside_newcomers(context, work, handle, fit)
             except (TryLater, StoreError) as exc:
@@ -272,6 +277,34 @@ def sources(context: Context) -> list[Endpoint]:
         and context.admission.admits(record.peer)
         and peers.may_be_at(record.endpoint)
     ]
+
+
+async def keep_connections(context: Context) -> None:
+    """Keep the connections of fetches for the next fetches, until cancelled."""
+    kept = context.blobs.connections
+    kept.begin()
+    try:
+        while True:
+            await trio.sleep(CLOSE_OLD_S)
+            kept.close_old()
+    finally:
+        kept.close()
+
+
+def _connection(
+    context: Context,
+    token: trio.lowlevel.TrioToken,
+    handle: FetchHandle[Endpoint],
+    endpoint: Endpoint,
+) -> SecureSocket:
+    """Return a connection for requests of chunks, in a thread of the fetch with this handle.
+    Raises PeerError, RemoteProtocolError."""
+    return context.blobs.connections.take(
+        endpoint.peer,
+        partial(_open_connection, context, token, endpoint),
+        wait_s=DIAL_S,
+        wanted=lambda: not handle.is_over,
+    )
 
 
 def _open_connection(

@@ -9,6 +9,7 @@ import trio
 
 from p2ptrain.ids import Digest
 from p2ptrain.run import DataIndex
+from p2ptrain.swarm import KeptConnections
 
 
 @dataclass(slots=True)
@@ -19,6 +20,8 @@ class Blobs:
     """The digests that are being fetched; for a fetch of single chunks, only the first chunk."""
     fetched_bytes: int = 0
     """The bytes of all chunks that this node has fetched since it started."""
+    connections: KeptConnections = field(default_factory=KeptConnections)
+    """The connections with sources that are kept between fetches."""
     scrub_asked: trio.Event = field(default_factory=trio.Event)
     """Set to request a scrub (a check of all chunks in the store). Replaced when a scrub starts."""
 

@@ -35,6 +35,10 @@ class Bounds:
     """Maximum number of events, about 4 MB. The oldest are deleted first."""
     samples_max: int = 10_000
     """Maximum number of samples. Beyond it, every second outer step with samples is dropped."""
+    told_events_max: int = 4000
+    told_samples_max: int = 1000
+    """Maximum numbers of events and samples that members have told, about 0.6 MB and 4 MB at most.
+    They are asked for from the newest on. Beyond these numbers, nothing more is written."""
 
 
 def thin(connection: sqlite3.Connection, bounds: Bounds) -> None:

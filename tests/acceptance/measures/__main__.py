@@ -5,6 +5,7 @@
     scripts/accept siege --only attack         run only measures with this word in their name
     scripts/accept siege --read siege=FILE     use an earlier result instead of measuring again
     scripts/accept reach                       measure how nodes behind NATs work; as root
+    scripts/accept reach --list                show what it measures, and how long that takes
     scripts/accept page                        measure the page and pauses of nodes, in half an hour
 
 These results of `siege` can be read: `test` (a log of scripts/test), `demo` (the JSON file of
@@ -56,12 +57,19 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--read", nargs="+", default=[], metavar="NAME=FILE", help="use an earlier result"
     )
+    parser.add_argument(
+        "--list", action="store_true", help="print the measures and how long they take, and end"
+    )
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep the logs in this folder")
     return parser.parse_args()
 
 
 def main() -> int:
     given = arguments()
+    if given.list:
+        for each in select(ACCEPTANCES[given.name], given.only):
+            sys.stdout.write(f"{each.name:30} {each.takes:12} {each.takes_quick}\n")
+        return 0
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     folder = given.keep or Path(tempfile.mkdtemp(prefix="p2ptrain-accept-"))
     folder.mkdir(parents=True, exist_ok=True)

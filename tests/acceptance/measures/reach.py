@@ -1,10 +1,12 @@
 """The measures for `scripts/accept reach`. They show whether nodes behind NATs connect, vote and
-join, and whether a run outlives its organiser.
+join, and whether a run outlives its organiser. `scripts/accept reach --list` shows how long each
+measure takes.
 
 Most of them run a program of tests/wan/harness and read the lines of JSON that it prints. Instead,
 `--read` can name a file with such lines: `punching`, `connecting`, `exchanges`, `relaying`,
-`verdicts`, `changes`, `votes`, `joining` or `doctor`. A program that needs the emulator says why it
-cannot run on this machine; its lines are then not ok, and say so.
+`relaying-cards`, `relaying-emulated`, `verdicts`, `changes`, `votes`, `joining` or `doctor`. A
+program that needs the emulator says why it cannot run on this machine; its lines are then not ok,
+and say so.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ from functools import partial
 
 from tests.acceptance.measures import programs, siege
 from tests.acceptance.measures.programs import Printed, number
-from tests.acceptance.measures.pytest_runs import Claim, claim
+from tests.acceptance.measures.pytest_runs import claim
+from tests.acceptance.measures.reach_claims import CLAIMS
 from tests.acceptance.measures.setting import Line, Measure, Setting, line, objects_in
 from tests.wan.harness.punching import PAIRS
 
@@ -26,6 +29,8 @@ TRIES, TRIES_QUICK = 40, 4
 PAIRS_QUICK = ("cone:cone", "fw:fw")
 
 RELAYED_PAIRS = ("cone:sym", "sym:sym")
+RELAYINGS = {"": "relaying", "veth": "relaying-cards", "sym:sym": "relaying-emulated"}
+"""The names of earlier results about the cost of a relay, by its network."""
 RELAYED_TRIES, RELAYED_TRIES_QUICK = 20, 2
 CONNECTING_S_MAX = 4.0
 
@@ -166,13 +171,19 @@ def symmetric(setting: Setting) -> Iterator[Line]:
     yield connecting(f"{name}: longest connecting", found)
 
 
-def relay_cost(setting: Setting) -> Iterator[Line]:
-    words = ("--megabytes", str(MEGABYTES_QUICK), "--limit-up", "4e6") if setting.quick else ()
-    found = printed(setting, "relaying", "relaying", "relaying", *words)
+def relay_cost(nat: str, setting: Setting) -> Iterator[Line]:
+    """Measure a relay on loopback, between network namespaces (`veth`), or in the emulator between
+    these two NATs."""
+    read, name = RELAYINGS[nat], f"relay, {nat}" if nat else "relay"
+    words = ["--nat", nat] if nat else []
+    if nat or setting.quick:
+        words += ["--megabytes", str(MEGABYTES_QUICK), "--limit-up", "4e6"]
+    found = printed(setting, read, read, "relaying", *words)
     for each in found.objects:
-        yield each | {"measure": f"relay: {each['measure']}"}
+        yield each | {"measure": f"{name}: {each['measure']}"}
     if len(found.objects) < 3:
-        yield found.missing("relay: CPU and limits", "0.5 CPU s per GB; within 10 % of its limits")
+        required = "0.5 CPU s per GB; within 10 % of its limits"
+        yield found.missing(f"{name}: CPU and limits", required)
 
 
 # ── verdicts, votes, joining ─────────────────────────────────────────────────────────────────────
@@ -245,70 +256,6 @@ DELEGATED = siege.Campaign(
 )
 
 
-_ANSWERS = "tests/node/reach/test_reach_questions_and_answers.py"
-_PUNCHED = "tests/node/punching/test_punched_connections.py"
-_SESSIONS = "tests/dataplane/test_punch_sessions.py"
-
-CLAIMS = (
-    Claim(
-        "organisers",
-        "all machines of an organiser are gone; another one or a delegate admits a volunteer",
-        "the volunteer trains",
-        ("tests/node/swarms/test_swarm_organisers.py",),
-    ),
-    Claim(
-        "refused",
-        "an outsider asks for relaying",
-        "refused; no packet is sent",
-        (
-            "tests/dataplane/relaying/test_relay.py::test_stranger_cannot_use_the_relay_for_a_fetch",
-            "tests/dataplane/relaying/test_relay.py::test_peer_that_does_not_take_part_is_refused",
-            "tests/node/relaying/test_relaying.py::test_relay_refuses_a_member_that_does_not_take_part",
-            "tests/node/relaying/test_relaying.py::test_request_to_meet_is_checked",
-        ),
-    ),
-    Claim(
-        "third-party",
-        "a peer asks for a dial-back to a third address",
-        "refused; no packet is sent",
-        (
-            f"{_ANSWERS}::test_question_that_names_a_third_address_is_refused_without_a_packet",
-            f"{_ANSWERS}::test_outsider_and_peer_without_address_are_refused_without_a_packet",
-        ),
-    ),
-    Claim(
-        "punch-targets",
-        "a request to punch names loopback, multicast, the gateway or a third party",
-        "refused; no packet is sent",
-        (
-            f"{_PUNCHED}::test_node_does_not_call_an_address_where_nobody_sees_the_peer",
-            f"{_PUNCHED}::test_forwarders_statement_does_not_lead_into_our_own_network",
-            f"{_PUNCHED}::test_node_does_not_call_its_own_gateway",
-            f"{_PUNCHED}::test_stranger_may_not_offer",
-            f"{_SESSIONS}::test_offer_for_loopback_multicast_or_gateway_sends_only_a_refusal",
-            f"{_SESSIONS}::test_answer_that_names_a_third_party_ends_the_agreement",
-            "tests/dataplane/test_candidates.py",
-        ),
-    ),
-    Claim(
-        "bad-relays",
-        "a relay is killed, stalls or changes bytes during an exchange",
-        "no neighbour is blamed; the next attempt uses another relay",
-        (
-            "tests/node/relaying",
-            "tests/dataplane/relaying/test_faults.py",
-            "tests/dataplane/relaying/test_choice.py",
-        ),
-    ),
-    Claim(
-        "doctor-faults",
-        "doctor with planted faults",
-        "the right line and fix",
-        ("tests/doctor", "tests/cli/test_doctor_output.py"),
-    ),
-)
-
-
 def doctor(setting: Setting) -> Iterator[Line]:
     """Run the doctor with a home that does not exist. This machine must be healthy."""
     text = setting.earlier("doctor")
@@ -330,16 +277,21 @@ def doctor(setting: Setting) -> Iterator[Line]:
 
 
 MEASURES = (
-    Measure("punching", punching),
-    *(Measure(f"relayed pair {nat}", partial(relayed_pair, nat)) for nat in RELAYED_PAIRS),
-    Measure("six nodes", six_nodes),
-    Measure("symmetric", symmetric),
-    Measure("relay cost", relay_cost),
-    Measure("verdicts", verdicts),
-    Measure("changes", changes),
-    Measure("voters", voters),
-    Measure("joining", joining),
-    *(Measure(each.log, partial(claim, each)) for each in CLAIMS),
-    Measure(f"campaign {DELEGATED.name}", partial(siege.campaign, DELEGATED)),
-    Measure("doctor healthy", doctor),
+    Measure("punching", punching, "5 min", "20 s"),
+    *(
+        Measure(f"relayed pair {nat}", partial(relayed_pair, nat), "2 min", "15 s")
+        for nat in RELAYED_PAIRS
+    ),
+    Measure("six nodes", six_nodes, "2 min", "1 min"),
+    Measure("symmetric", symmetric, "1 min", "1 min"),
+    Measure("relay cost", partial(relay_cost, ""), "1 min", "30 s"),
+    Measure("relay cost with network cards", partial(relay_cost, "veth"), "1 min", "1 min"),
+    Measure("relay cost emulated", partial(relay_cost, "sym:sym"), "1 min", "1 min"),
+    Measure("verdicts", verdicts, "45 min", "1 min"),
+    Measure("changes", changes, "30 min", "6 min"),
+    Measure("voters", voters, "2 min", "30 s"),
+    Measure("joining", joining, "2 min", "1 min"),
+    *(Measure(each.log, partial(claim, each), each.takes, each.takes) for each in CLAIMS),
+    Measure(f"campaign {DELEGATED.name}", partial(siege.campaign, DELEGATED), "hours", "1 min"),
+    Measure("doctor healthy", doctor, "20 s", "20 s"),
 )

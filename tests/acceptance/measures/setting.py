@@ -76,8 +76,12 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Measure:
+    """`takes` and `takes_quick` say about how long it takes, on two quiet cores."""
+
     name: str
     take: Callable[[Setting], Iterable[Line]]
+    takes: str = ""
+    takes_quick: str = ""
 
 
 def line(name: str, value: object, required: str, ok: bool, **detail: object) -> Line:

@@ -6,9 +6,12 @@ import random
 
 from p2ptrain.ids import PeerId
 from p2ptrain.peers.reach_questions import (
+    FAILED_AGAIN_S,
+    OVERDUE_S,
     PEER_AGAIN_S,
     ROUND_AGAIN_S,
     ROUND_EVERY_S,
+    SPOT_CHECK_EVERY_S,
     Askable,
     ReachQuestions,
 )
@@ -49,7 +52,7 @@ def test_members_that_connect_later_are_asked_in_the_same_round() -> None:
     assert questions.choose(members("a", "b", "c", "d"), 4.0, draw()) == []
 
 
-def test_silent_member_is_replaced_and_asked_again_after_a_minute() -> None:
+def test_silent_member_is_replaced_at_once_and_asked_again_soon() -> None:
     questions, known = ReachQuestions(), members("a", "b", "c")
     assert sorted(questions.choose(known, 0.0, draw())) == ["a", "b", "c"]
     questions.note_answer(PeerId("a"))
@@ -57,15 +60,46 @@ def test_silent_member_is_replaced_and_asked_again_after_a_minute() -> None:
     assert questions.choose([*known, *members("d")], 1.0, draw()) == ["d"]
     questions.note_failure(PeerId("d"))
     assert questions.choose(known, 2.0, draw()) == []
-    assert questions.choose(known, PEER_AGAIN_S, draw()) == ["b"]
+    assert questions.choose(known, FAILED_AGAIN_S, draw()) == ["b"]
+    questions.note_failure(PeerId("b"))
+    assert questions.choose(known, FAILED_AGAIN_S + 1, draw()) == []
+    assert questions.choose(known, 2 * FAILED_AGAIN_S, draw()) == ["b"]
+
+
+def test_overdue_member_is_replaced_but_its_late_answer_counts() -> None:
+    questions, known = ReachQuestions(), members("a", "b", "c", "d", "e")
+    first = questions.choose(known, 0.0, draw())
+    for peer in first[:2]:
+        questions.note_answer(peer)
+    assert questions.choose(known, OVERDUE_S - 1, draw()) == []
+    (instead,) = questions.choose(known, OVERDUE_S, draw())
+    assert instead not in first
+    questions.note_answer(first[2])
+    assert questions.choose(known, 2 * OVERDUE_S, draw()) == [], "three sites have answered"
+
+
+def test_spot_check_that_fails_is_made_with_another_member() -> None:
+    questions, known = ReachQuestions(), members("a", "b", "c")
+    for peer in questions.choose(known, 0.0, draw()):
+        questions.note_answer(peer)
+    (first,) = questions.choose_spot_check(known, SPOT_CHECK_EVERY_S, draw())
+    questions.note_failure(first)
+    (second,) = questions.choose_spot_check(known, SPOT_CHECK_EVERY_S + 1, draw())
+    assert second != first
+    questions.note_answer(second)
+    assert questions.choose_spot_check(known, SPOT_CHECK_EVERY_S + 2, draw()) == []
 
 
 def test_change_begins_a_new_round_but_no_member_is_asked_twice_in_a_minute() -> None:
     questions, known = ReachQuestions(), members("a", "b", "c", "d", "e")
     first = questions.choose(known, 0.0, draw())
+    for peer in first:
+        questions.note_answer(peer)
     questions.ask_again()
     assert questions.choose(known, ROUND_AGAIN_S - 1, draw()) == []
     second = questions.choose(known, ROUND_AGAIN_S, draw())
+    for peer in second:
+        questions.note_answer(peer)
     assert sorted([*first, *second]) == ["a", "b", "c", "d", "e"]
     third = questions.choose(known, PEER_AGAIN_S, draw())
     assert len(third) == 1

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from p2ptrain.dataplane import PROOF, Credentials, Listener
+from p2ptrain.dataplane import PROOF, Credentials, Endpoint, Listener
 from p2ptrain.encoding import pack
 from p2ptrain.errors import (
     NetworkUnreachable,
@@ -45,7 +45,7 @@ from p2ptrain.peers.reach_messages import (
 from p2ptrain.peers.reach_questions import UNREACHED_EVERY_S
 from p2ptrain.portmap import OpenPort, Standing
 from p2ptrain.portmap.values import Protocol
-from tests.node.rig import ANN, BOB, CAI, Rig, opening, rig, settled, somebody
+from tests.node.rig import ANN, BOB, CAI, Rig, heartbeat, opening, rig, settled, somebody
 
 YES, NO, UNTRIED = DialOutcome.REACHED, DialOutcome.SILENT, DialOutcome.UNTRIED
 HOME = "198.51.100.7"
@@ -205,7 +205,8 @@ async def test_member_answers_few_questions_at_a_time(tmp_path: Path) -> None:
                     nursery.start_soon(ask, who)
                 await settled(lambda: len(r.network.proved) == AT_ONCE_MAX)
                 await ask(askers[-1])
-                assert found == [ReachAnswer("127.0.0.1", UNTRIED, UNTRIED)]
+                await ask(askers[-1])  # A peer that nobody tried for may ask again at once.
+                assert found == [ReachAnswer("127.0.0.1", UNTRIED, UNTRIED)] * 2
                 nursery.cancel_scope.cancel()
 
 
@@ -217,6 +218,15 @@ def joined(r: Rig, *members: PeerId) -> None:
     r.decide(opening(r.context.ledger.snapshot, learners=members))
     r.network.peers = set(members)
     r.network.sites |= {peer: SITES[peer] for peer in members}
+
+
+def introduce(r: Rig, *members: Identity) -> None:
+    """Let heartbeats bring the members' certificates."""
+    for each in members:
+        certificate = Credentials.create(each).certificate_der
+        endpoint = Endpoint(each.peer, SITES[each.peer], 4202, certificate)
+        beat = heartbeat(r.run.id, endpoint=pack(endpoint.to_wire()))
+        r.context.peers.table.note_heartbeat(each.peer, beat, r.context.now())
 
 
 async def test_only_members_at_other_sites_are_asked(tmp_path: Path) -> None:
@@ -239,8 +249,6 @@ class Members:
         r.network.answer = self.answer
 
     async def answer(self, peer: PeerId, payload: bytes) -> bytes:
-        if len(payload) < 400 or b"control" not in payload:
-            raise PeerUnreachable("not now", peer=peer)  # the exchange of endpoints
         self.asked.append(peer)
         question = decode_question(payload)
         assert (question.control_port, question.data_port > 0) == (4001, True)
@@ -254,6 +262,7 @@ async def test_node_asks_at_the_start_and_again_and_tells_the_verdict(
     clock = Clock()
     async with rig(tmp_path, clock=clock) as r, trio.open_nursery() as nursery:
         joined(r, ANN.peer, BOB.peer, CAI.peer)
+        introduce(r, ANN, BOB, CAI)
         members = Members(r, dict.fromkeys(SITES, NO))
         nursery.start_soon(watch_reach, r.context, 0.01)
         await settled(lambda: in_words(r.context).startswith("closed: "))
@@ -274,6 +283,7 @@ async def test_members_try_the_ports_that_the_router_opened(tmp_path: Path) -> N
     clock = Clock()
     async with rig(tmp_path, clock=clock) as r, trio.open_nursery() as nursery:
         joined(r, ANN.peer, BOB.peer)
+        introduce(r, ANN, BOB)
         data_port, tried = r.context.plane.listener.address[1], set[tuple[int, int]]()
         opened = tuple(
             OpenPort(own, ip_address(HOME), port, Protocol.PCP, 1800.0)
@@ -284,8 +294,6 @@ async def test_members_try_the_ports_that_the_router_opened(tmp_path: Path) -> N
         r.context.port_mappings.routers[4] = RouterMapping(ports, standing)
 
         async def answer(peer: PeerId, payload: bytes) -> bytes:
-            if b"control" not in payload:
-                raise PeerUnreachable("not now", peer=peer)
             question = decode_question(payload)
             tried.add((question.control_port, question.data_port))
             return encode_answer(ReachAnswer(HOME, YES, YES))
@@ -307,11 +315,29 @@ async def test_member_that_does_not_answer_is_journaled_and_changes_nothing(
 
     async with rig(tmp_path) as r, trio.open_nursery() as nursery:
         joined(r, ANN.peer)
+        introduce(r, ANN)
         r.network.answer = refuse
         nursery.start_soon(watch_reach, r.context, 0.01)
         await settled(lambda: bool(r.said("reach-not-answered")))
         assert judged_reach(r.context) == (False, True)
         nursery.cancel_scope.cancel()
+
+
+async def test_member_that_lacks_our_certificate_is_not_asked(tmp_path: Path) -> None:
+    """Our data plane would refuse its connection, so it would report a port as not reached."""
+    protocols = list[bytes]()
+
+    async def answer(peer: PeerId, payload: bytes) -> bytes:
+        protocols.append(payload)
+        raise PeerUnreachable("not now", peer=peer)
+
+    async with rig(tmp_path) as r, trio.open_nursery() as nursery:
+        joined(r, ANN.peer)
+        r.network.answer = answer
+        nursery.start_soon(watch_reach, r.context, 0.01)
+        await settled(lambda: bool(r.said("not-introduced")))
+        nursery.cancel_scope.cancel()
+    assert not any(b"control" in each for each in protocols)
 
 
 async def test_connection_from_the_same_lan_is_no_evidence(tmp_path: Path) -> None:

@@ -7,16 +7,20 @@ from collections import Counter
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+import pytest
+
 from p2ptrain.ids import PeerId
 from p2ptrain.peers.reach_messages import DialOutcome, ReachAnswer
 from p2ptrain.peers.reach_questions import (
     PEER_AGAIN_S,
+    ROUND_AGAIN_S,
     ROUND_EVERY_S,
+    UNKNOWN_EVERY_S,
     UNREACHED_EVERY_S,
     Askable,
 )
 from p2ptrain.peers.reach_verdict import OpenedPorts, OwnPlace, Reach
-from p2ptrain.peers.reach_watch import ReachWatch
+from p2ptrain.peers.reach_watch import ROUTER_S, ReachWatch, about_now
 
 SIX = "2606:1::5"
 HOME, OFFICE = "198.51.100.7", "198.51.100.8"
@@ -60,7 +64,9 @@ class World:
             if self.reached and self.counts_arrivals:
                 self.arrivals[members[peer].site] = self.now
             host = SIX if peer in self.by_ipv6 else self.host
-            self.watch.note_answer(members[peer], ReachAnswer(host, outcome, outcome), self.now)
+            answer = ReachAnswer(host, outcome, outcome)
+            about = about_now(self.place, self.opened)
+            self.watch.note_answer(members[peer], about, answer, self.now)
         self.watch.judge(self.place, self.arrivals, self.arrivals, self.now, self.opened)
 
 
@@ -190,3 +196,76 @@ def test_members_are_never_asked_twice_in_a_minute_whatever_they_report() -> Non
         times = [at for at, peer in world.asked if peer == name]
         gaps = [later - earlier for earlier, later in pairwise(times)]
         assert all(gap >= PEER_AGAIN_S for gap in gaps)
+
+
+def test_first_questions_wait_until_the_router_has_answered() -> None:
+    """Otherwise members try ports that the router opens a moment later, and answer again only after
+    a minute."""
+    watch, draw = ReachWatch(), random.Random(1)
+    members = [Askable(PeerId(name), f"site {name}") for name in "abc"]
+    assert watch.choose(members, 0.0, draw, asks_router=True) == []
+    assert len(watch.choose(members, 3.0, draw)) == 3
+    silent = ReachWatch()
+    assert silent.choose(members, 0.0, draw, asks_router=True) == []
+    assert len(silent.choose(members, ROUTER_S, draw, asks_router=True)) == 3
+
+
+def test_answer_about_ports_from_before_a_change_does_not_count() -> None:
+    """The router opens both ports while three members try the closed ones."""
+    watch, draw = ReachWatch(), random.Random(1)
+    members = {name: Askable(PeerId(name), f"site {name}") for name in "abcd"}
+    watch.judge(AT_HOME, {}, {}, 0.0)
+    asked, before = watch.choose(members.values(), 0.0, draw), about_now(AT_HOME, None)
+    watch.judge(AT_HOME, {}, {}, 2.0, UPNP)
+    no = ReachAnswer(HOME, DialOutcome.SILENT, DialOutcome.SILENT)
+    for peer in asked:
+        watch.note_answer(members[peer], before, no, 5.0)
+    watch.judge(AT_HOME, {}, {"site a": 5.0}, 5.0, UPNP)
+    assert watch.verdict.reach is Reach.UNKNOWN
+    assert len(watch.choose(members.values(), ROUND_AGAIN_S, draw)) == 3
+
+
+def test_mapped_is_said_only_when_both_ports_were_reached() -> None:
+    """The first connection to the data port arrives before any to the control port."""
+    watch = ReachWatch()
+    found = list[Reach]()
+    for control in ({}, {"site a": 2.0}):
+        watch.judge(AT_HOME, control, {"site a": 1.0}, 2.0, UPNP)
+        found.append(watch.verdict.reach)
+    assert found == [Reach.UNKNOWN, Reach.MAPPED]
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_verdict_comes_within_a_minute_although_the_first_answers_fail(busy: bool) -> None:
+    """There are three other sites. Two of the first three questions fail: the members are too busy,
+    or refuse because this node has asked them before it was restarted."""
+    watch, draw = ReachWatch(), random.Random(3)
+    members = {name: Askable(PeerId(name), f"site {name}") for name in "abc"}
+    about, untried, no = about_now(AT_HOME, None), DialOutcome.UNTRIED, DialOutcome.SILENT
+    questions = 0
+    for now in map(float, range(60)):
+        watch.judge(AT_HOME, {}, {}, now)
+        for peer in watch.choose(members.values(), now, draw):
+            questions += 1
+            outcome = untried if questions in (1, 2) else no
+            if outcome is untried and not busy:
+                watch.note_failure(peer)
+            else:
+                watch.note_answer(members[peer], about, ReachAnswer(HOME, outcome, outcome), now)
+    assert watch.verdict.reach is Reach.CLOSED
+    assert questions == 5
+
+
+def test_node_without_a_verdict_asks_again_after_a_minute() -> None:
+    """The members of the first round report different things, for instance since one was slow."""
+    watch, draw = ReachWatch(), random.Random(1)
+    members = {name: Askable(PeerId(name), f"site {name}") for name in "ab"}
+    watch.judge(AT_HOME, {}, {}, 0.0)
+    outcomes = iter((DialOutcome.REACHED, DialOutcome.SILENT))
+    for peer in watch.choose(members.values(), 0.0, draw):
+        answer = ReachAnswer(HOME, *([next(outcomes)] * 2))
+        watch.note_answer(members[peer], about_now(AT_HOME, None), answer, 1.0)
+    watch.judge(AT_HOME, {}, {}, 1.0)
+    assert watch.verdict.reach is Reach.UNKNOWN
+    assert watch.choose(members.values(), UNKNOWN_EVERY_S - 1, draw) == []
+    assert len(watch.choose(members.values(), UNKNOWN_EVERY_S, draw)) == 2

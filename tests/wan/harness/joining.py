@@ -115,8 +115,8 @@ def summary(newcomer: ReachNode, first: str) -> dict[str, object]:
     fetched = newcomer.find("snapshot-fetched")
     began = newcomer.find("state", state=FetchingSnapshot.name)
     delays = [it["reason"] for it in newcomer.events if it["event"] == "fetch-delayed"]
-    punched = sum(it["event"] == "punched" for it in newcomer.events)
-    either_way = {"punched": punched, "delays": delays[:5]}
+    punched = [it["monotonic_s"] for it in newcomer.events if it["event"] == "punched"]
+    either_way = {"punched": len(punched), "delays": delays[:5]}
     if fetched is None:
         waited_s = time.monotonic() - newcomer.launched_s
         return {"share_of_line": 0.0, "waited_s": round(waited_s, 1), **either_way}
@@ -124,6 +124,8 @@ def summary(newcomer: ReachNode, first: str) -> dict[str, object]:
     began_s = ended_s - fetched["seconds"]
     if began is not None:
         began_s = min(began_s, began["monotonic_s"])
+    # Connections from before that time may be used again.
+    connected_s = [round(at_s - began_s, 2) for at_s in punched if at_s < ended_s]
     count_bytes, seconds = sum(by_peer.values()), ended_s - began_s
     rate = count_bytes * 8 / seconds / 1e6
     return {
@@ -132,6 +134,7 @@ def summary(newcomer: ReachNode, first: str) -> dict[str, object]:
         "rate_mbit": round(rate, 2),
         "share_of_line": round(rate / MBIT, 3),
         "after_start_s": round(ended_s - newcomer.launched_s, 1),
+        "connected_s": connected_s,
         "sources": sum(peer != first for peer in by_peer),
         "bytes_of_the_open_node": by_peer.get(first, 0),
         **either_way,

@@ -3,6 +3,10 @@
     python -m tests.wan.harness.relaying                   on loopback, without NATs
     python -m tests.wan.harness.relaying --nat sym:sym     in the emulator, as root
     python -m tests.wan.harness.relaying --nat cone:sym --tries 10     only the time to connect
+    python -m tests.wan.harness.relaying --nat veth        between network namespaces, as root
+
+With `--nat veth`, there are neither NATs nor delays: virtual network cards connect the three to a
+router, and they aggregate packets as real cards do. The emulator's device does not.
 
 Ann and Bob exchange bytes over four streams of one edge through a third process, the relay. The
 first line is without limits: CPU seconds of the relay for each GB (at most 0.5). The second is with
@@ -26,7 +30,9 @@ from p2ptrain.dataplane.relaying.policy import LIMIT_SHARE
 from p2ptrain.identity import Identity
 from tests.wan.harness import emulator
 from tests.wan.harness.relay_end import NAMES, PORT, write_credentials
+from tests.wan.harness.routed_sites import address, routed_sites
 
+VETH = "veth"
 NETWORK = ("-n", "3", "-d", "20", "-j", "2")
 RELAY_HOST = "10.77.0.1"
 CASE_S = 600.0
@@ -50,12 +56,21 @@ wait $BOB $RELAY
 
 def measure(nat: str, folder: Path, *options: str) -> dict[str, float]:
     """Return the numbers of the relay. Raises CalledProcessError if a program fails."""
-    host = RELAY_HOST if nat else "127.0.0.1"
-    command = ["bash", "-c", SCRIPT, "bash", host, str(folder), *options]
-    inside = "ip netns exec wan" if nat else ""
-    if nat:
-        one, _, other = nat.partition(":")
-        command = emulator.words((*NETWORK, "-N", f"{one}:1", "-N", f"{other}:2"), command)
+    words = [str(folder), *options]
+    if not nat:
+        return _numbers(["bash", "-c", SCRIPT, "bash", "127.0.0.1", *words], "")
+    if nat == VETH:
+        with routed_sites(3, 4) as sites:
+            command = ["bash", "-c", SCRIPT, "bash", address(0, 4), *words]
+            return _numbers(command, " ".join(sites.inside(0, [])).removesuffix("0"))
+    one, _, other = nat.partition(":")
+    command = ["bash", "-c", SCRIPT, "bash", RELAY_HOST, *words]
+    command = emulator.words((*NETWORK, "-N", f"{one}:1", "-N", f"{other}:2"), command)
+    return _numbers(command, "ip netns exec wan")
+
+
+def _numbers(command: list[str], inside: str) -> dict[str, float]:
+    """Run the command. `inside`, with a node's number, begins the words that run there."""
     setting = ["env", f"PYTHON={sys.executable}", f"INSIDE={inside}", f"PORT={PORT}"]
     done = subprocess.run(
         [*setting, *command], cwd=emulator.ROOT, stdout=subprocess.PIPE, check=True, timeout=CASE_S
