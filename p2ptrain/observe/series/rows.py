@@ -166,6 +166,23 @@ class SampleRow(_Row):
 
 
 @dataclass(frozen=True, slots=True)
+class FactRow(_Row):
+    """A fact about the whole run. Its table also has the schema and the run's id, which are written
+    when the file is made."""
+
+    table = "meta"
+    key = ("name",)
+
+    name: str
+    value: str
+
+    def __post_init__(self) -> None:
+        _Row.__post_init__(self)
+        if self.name not in FACTS:
+            raise LocalProtocolError(f"{self.name} is not a fact about a run")
+
+
+@dataclass(frozen=True, slots=True)
 class ToldEventRow(_Row):
     """An event that the member `told_by` has told this node. `told.as_event` makes a sentence."""
 
@@ -191,23 +208,6 @@ class ToldSampleRow(_Row):
     peer: str
     text: str
     told_by: str
-
-
-@dataclass(frozen=True, slots=True)
-class FactRow(_Row):
-    """A fact about the whole run. Its table also has the schema and the run's id, which are written
-    when the file is made."""
-
-    table = "meta"
-    key = ("name",)
-
-    name: str
-    value: str
-
-    def __post_init__(self) -> None:
-        _Row.__post_init__(self)
-        if self.name not in FACTS:
-            raise LocalProtocolError(f"{self.name} is not a fact about a run")
 
 
 OwnRow = StepRow | PeerStepRow | EventRow | SampleRow | FactRow

@@ -141,12 +141,12 @@ def visited(setting: Setting) -> Iterator[Line]:
 
 
 MEASURES = (
-    *(Measure(f"fault {each.log}", partial(claim, each)) for each in FAULTS),
-    Measure("costs", costs),
-    Measure("browser", browser),
-    *(Measure(each.log, partial(claim, each)) for each in CLAIMS),
-    Measure("visited", visited),
-    Measure("waterfall", waterfall),
-    Measure("pausing", pausing),
-    Measure("commands", commands.cpu_times),
+    *(Measure(f"fault {each.log}", partial(claim, each), each.takes) for each in FAULTS),
+    Measure("costs", costs, "11 min", "3 min"),
+    Measure("browser", browser, "3 min"),
+    *(Measure(each.log, partial(claim, each), each.takes) for each in CLAIMS),
+    Measure("visited", visited, "11 min", "3 min"),
+    Measure("waterfall", waterfall, "2 min"),
+    Measure("pausing", pausing, "5 min", "3 min"),
+    Measure("commands", commands.cpu_times, "1 min"),
 )

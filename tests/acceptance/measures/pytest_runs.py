@@ -36,8 +36,8 @@ def tested(setting: Setting, log: str, name: str, required: str, tests: Sequence
 @dataclass(frozen=True, slots=True)
 class Claim:
     """A requirement that tests show. `tests` are files, folders or single tests, and `cases_min` is
-    how many of them there must be. `log` names the file with their output. `takes` says about how
-    long they take."""
+    how many of them there must be. `takes` says about how long they take, and `log` names the file
+    with their output."""
 
     log: str
     name: str
@@ -47,9 +47,9 @@ class Claim:
     takes: str = "1 min"
 
 
-def claim(each: Claim, setting: Setting) -> Iterator[Line]:
-    found = tested(setting, each.log, each.name, each.required, each.tests)
+def claim(which: Claim, setting: Setting) -> Iterator[Line]:
+    found = tested(setting, which.log, which.name, which.required, which.tests)
     passed = int(str(found.get("tests", 0)))
-    if found["ok"] and passed < each.cases_min:
-        found |= {"value": f"{passed} of at least {each.cases_min} cases", "ok": False}
+    if found["ok"] and passed < which.cases_min:
+        found |= {"value": f"{passed} of at least {which.cases_min} cases", "ok": False}
     yield found

@@ -20,7 +20,7 @@ from functools import partial
 from tests.acceptance.measures import programs, siege
 from tests.acceptance.measures.programs import Printed, number
 from tests.acceptance.measures.pytest_runs import claim
-from tests.acceptance.measures.reach_claims import CLAIMS as CLAIMS
+from tests.acceptance.measures.reach_claims import CLAIMS
 from tests.acceptance.measures.setting import Line, Measure, Setting, line, objects_in
 from tests.wan.harness.punching import PAIRS
 

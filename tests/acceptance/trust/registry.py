@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from tests.acceptance.measures.setting import Line
-from tests.acceptance.trust import proofs_at_theta, texts
+from tests.acceptance.trust import judged_steps, lengths, proofs_at_theta, texts
 
 Part = Callable[[], Iterator[Line]]
 """Yields a line for each result. Its name must be in the line's measure."""
@@ -13,4 +13,6 @@ Part = Callable[[], Iterator[Line]]
 PARTS: dict[str, Part] = {
     "hidden-states": proofs_at_theta.lines,
     "texts": texts.lines,
+    "sketches": lengths.lines,
+    "links": judged_steps.lines,
 }
