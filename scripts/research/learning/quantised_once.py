@@ -149,6 +149,7 @@ class Feedback:
         vectors = self._random.standard_normal(shape, np.float32)
         zeros = np.zeros(FEEDBACK_ELEMENTS, np.float32)
         lost = [np.zeros_like(zeros) for _ in vectors]
+        kept: list[tuple[Floats | None, Floats | None]]
         kept = [(each, each) if self._keeps else (None, None) for each in self._kept]
         sources: list[Source] = [Difference(each, zeros) for each in vectors]
         if self._is_once:
