@@ -24,6 +24,8 @@ ELSEWHERE = {
     "p2ptrain/node/consensus/pruning.py": "the user runs it on the host of another node",
     "p2ptrain/config/node.py": "the organiser or another trusted person runs it",
     "p2ptrain/cli/error_codes.py": "explains an error code, whichever home it came from",
+    "p2ptrain/cli/commands/proving/certificate_file.py": "the folder can be of any run",
+    "p2ptrain/cli/commands/proving/proof.py": "the folder of weights can be of any run",
     "p2ptrain/cli/homes.py": "the volunteer pastes it on a host with a home",
     "p2ptrain/data/text_tokens.py": "the file can be of any run",
     "p2ptrain/trainer/formats/huggingface.py": "the file can be of any run",
