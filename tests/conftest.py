@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import signal
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from time import monotonic
@@ -45,7 +46,12 @@ sets it."""
 
 
 def pytest_configure() -> None:
-    """Make every kernel call request `VARIANT`. If the machine lacks it, all such calls fail."""
+    """Make every kernel call request `VARIANT`. If the machine lacks it, all such calls fail.
+
+    Tests send SIGINT to processes. Processes ignore it if their parent does, as do the commands
+    that a shell runs in the background.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     chosen = codecs._index
     if VARIANT:
         vars(codecs)["_index"] = lambda demanded: chosen(demanded or VARIANT)

@@ -1,7 +1,7 @@
 """Decide whether a node may train now, from its owner's wishes and the facts about this machine.
 
 The reasons are checked in a fixed order, and the first one is shown: the owner's own pause, the
-schedule, the day's bytes, the battery, and the GPU.
+schedule, the day's bytes, the battery, the GPU, and somebody who uses the machine.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta, tzinfo
 
+from p2ptrain.availability.activity import QUIET_S, is_in_use
 from p2ptrain.availability.windows import DAYS, moment
 from p2ptrain.availability.wishes import Wishes
 
@@ -25,12 +26,14 @@ trainer takes longer than a short pause in a game."""
 class Facts:
     """The facts about a machine at `now`, in Unix seconds. `gpu_used_by` names the other
     programs that use the GPU; empty if there are none or it is not known. `bytes_today` are the
-    bytes of bulk data since midnight."""
+    bytes of bulk data since midnight. `used_at` is when somebody last used the machine, in Unix
+    seconds; None if that is not known."""
 
     now: float
     on_battery: bool = False
     gpu_used_by: str = ""
     bytes_today: int = 0
+    used_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,9 @@ def decide(wishes: Wishes, facts: Facts, tz: tzinfo | None = None) -> Pause | No
     if wishes.when_gpu_busy and facts.gpu_used_by:
         words = f"the GPU is used by {facts.gpu_used_by}; training resumes when it is free"
         return Pause("gpu", words)
+    if wishes.when_in_use and is_in_use(facts.used_at, now):
+        again = f"training resumes after {QUIET_S / 60:.0f} min without input"
+        return Pause("user", f"somebody uses this machine; {again}")
     return None
 
 

@@ -58,7 +58,8 @@ def _check(name: str, value: object, least: int, words: str, most: int = 2**53) 
 @dataclass(frozen=True, slots=True)
 class Wishes:
     """`paused` and `paused_until` (Unix seconds; None: until `resume`) are the pause that the owner
-    asked for. `on_battery` and `when_gpu_busy` tell whether these facts pause the node.
+    asked for. `on_battery`, `when_gpu_busy` and `when_in_use` tell whether these facts pause the
+    node.
 
     Raises ConfigError: a value is out of range.
     """
@@ -68,12 +69,18 @@ class Wishes:
     schedule: Schedule | None = None
     on_battery: bool = False
     when_gpu_busy: bool = False
+    when_in_use: bool = False
     limits: Limits = Limits()
 
     def __post_init__(self) -> None:
         until = self.paused_until
         if until is not None and not (math.isfinite(until) and until > 0):
             raise ConfigError("the end of the pause is not a time", do="give --for or --until")
+
+    @property
+    def needs_the_machine(self) -> bool:
+        """Whether the decision depends on facts that only this machine can tell."""
+        return self.on_battery or self.when_gpu_busy or self.when_in_use
 
     def kept(self) -> Wishes:
         """Return what outlives this process: all except a pause without an end."""
@@ -91,6 +98,7 @@ class Wishes:
             "schedule": schedule,
             "on_battery": self.on_battery,
             "when_gpu_busy": self.when_gpu_busy,
+            "when_in_use": self.when_in_use,
             "limits": asdict(self.limits),
         }
 
@@ -112,6 +120,7 @@ class Wishes:
                 schedule=parse_schedule(tree["schedule"]) if tree.get("schedule") else None,
                 on_battery=bool(tree.get("on_battery")),
                 when_gpu_busy=bool(tree.get("when_gpu_busy")),
+                when_in_use=bool(tree.get("when_in_use")),
                 limits=Limits(**_known(limits)),
             )
         except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as exc:

@@ -95,8 +95,9 @@ USAGE: The command does not have this option or argument. Add --help to see its 
 CONFIG: A setting is wrong. The message names the setting, its value, and what the value should be.
 SCHEDULE: The text is not a schedule. Write windows of local time such as 22:00-07:00, or
     mon-fri 18:00-08:00, separated by commas.
-PAUSE-UNAVAILABLE: You want the node to pause on battery, or while other programs use the GPU, and
-    this machine does not report that. The node then trains at such times too.
+PAUSE-UNAVAILABLE: You want the node to pause on battery, while other programs use the GPU, or while
+    somebody uses the machine, and this machine does not report that. The node then trains at such
+    times too.
 SERVICE: The systemd unit cannot be written or started. The lines above show the reason.
 NOTIFY: A target of p2ptrain notify is invalid, unknown or does not accept messages. The message
     says which. The node goes on without it.
@@ -351,8 +352,9 @@ NO-TERMINAL: The screen of `p2ptrain top` needs a terminal whose cursor it can m
     with TERM=dumb, use `p2ptrain top --once`, `status` or `events`.
 CARD: A contribution card does not verify: its signature is wrong, its picture does not show the
     signed facts, or the ledger here disagrees. The message says which. Ask for a new one.
-TRACK-PACKAGE: The package tensorboardX, which `p2ptrain track --to tensorboard` needs, is not
-    installed. Install it, or use `--to jsonl`, which needs nothing.
+TRACK-PACKAGE: `p2ptrain track --to tensorboard` needs the package tensorboardX, and `--to wandb`
+    and `--to aim` need the package of that name. Install it, or use `--to jsonl`, which needs
+    nothing.
 CODE-UNKNOWN: This error code does not exist. `p2ptrain explain` without a code lists all codes.
 """
 """The codes by subject. A line that is indented continues the line above it."""

@@ -126,6 +126,20 @@ class RingInbox:
                 return
         connection.ended.wait()
 
+    def admit(self, key: RingKey, connection: PeerSocket) -> None:
+        """Park a connection of an earlier reduce whose new hello has been answered. The caller has
+        to call `withdraw` later, since no handler closes it. Raises RemoteProtocolError: too many
+        sockets are parked."""
+        self._park(key, connection)
+
+    def withdraw(self, key: RingKey, connection: PeerSocket) -> None:
+        """Close `connection` if it is still parked, because no reduce has taken it."""
+        with self._changed:
+            if self._parked.get(key) is not connection:
+                return
+            del self._parked[key]
+        connection.close()
+
     def refusal(self, peer: PeerId, hello: Mapping[str, object]) -> str:
         """Return why the hello of `peer` is refused; "" if it is accepted. Raises
         RemoteProtocolError if it is malformed."""

@@ -149,6 +149,11 @@ class PeerSocket:
         may have changed them."""
         return self.via is None or self._in_records
 
+    @property
+    def has_unread(self) -> bool:
+        """Whether bytes have been received that were not read yet."""
+        return isinstance(self._sock, TlsSocket) and self._sock.has_unread
+
     def set_deadline(self, seconds_from_now: float) -> None:
         self._deadline = time.monotonic() + seconds_from_now
 

@@ -127,6 +127,12 @@ class TlsSocket:
         self._ahead = memoryview(self._incoming.read())
 
     @property
+    def has_unread(self) -> bool:
+        """Whether bytes have been received that were not read yet. Then the descriptor need not be
+        readable."""
+        return bool(self._ahead or self._incoming.pending or self._tls.pending())
+
+    @property
     def has_ahead(self) -> bool:
         """Whether plain bytes arrived before `leave_encryption` that have not been read yet."""
         return bool(self._ahead)

@@ -48,9 +48,10 @@ from p2ptrain.ledger.messages.messages import (
     Prepare,
     Propose,
     Pruned,
+    ShowClaim,
     VoteMessage,
 )
-from p2ptrain.ledger.messages.peer_reports import AnyReport
+from p2ptrain.ledger.messages.peer_reports import AnyReport, Ready
 from p2ptrain.ledger.paxos.acceptor import Acceptor, last_voted, restored_acceptors
 from p2ptrain.ledger.paxos.electorate import Electorate
 from p2ptrain.ledger.paxos.instance import Instance
@@ -82,14 +83,11 @@ class Ledger(Queries):
         With a `base` (a certified state that replaces pruned entries), `chain` contains only the
         entries after the base's Commit.
         """
-        self.rules = rules
-        self.me = me
+        self.rules, self.me = rules, me
         self.kept = KeptChain(rules, base)
         self.state = self.kept.start
         self.reports = Reports(me)
-        self._sign = sign
-        self._verify = verify
-        self._arrange = arrange
+        self._sign, self._verify, self._arrange = sign, verify, arrange
         self._silent = self._over = False
         self._abstains_at = 0
         self._tardy = Tardiness()
@@ -123,6 +121,8 @@ class Ledger(Queries):
             if moved:
                 self._wanted = None
         match event:
+            case Received(_, ShowClaim(peer, said)):
+                effects, news = self._hear_claim(Ready.of(peer, said), now, shown=True)
             case Received(sender, message):
                 effects = self._receive(sender, message, now)
             case PeerHeight(peer, height):
@@ -135,6 +135,8 @@ class Ledger(Queries):
                 effects = self._stop_voting(what)
             case Tick():
                 news = False
+            case Ready() if self.rules.claims:
+                effects, news = self._hear_claim(event, now, shown=False)
             case _:
                 news = self._note(event, now)
         if news or moved or (self._due is not None and now >= self._due):
@@ -154,9 +156,9 @@ class Ledger(Queries):
     def _next_due(self) -> float | None:
         if self._over or self._wanted is None:
             return None
-        look_at = self._wanted.wish.look_again_at
         part_at = None if self._branches is None else self._branches.wake_at
-        return earliest(self._instance.next_deadline(), look_at, self._catchup.ask_at, part_at)
+        due = self._instance.next_deadline(), self._wanted.wish.look_again_at, part_at
+        return earliest(*due, self._catchup.ask_at)
 
     def _note(self, event: AnyReport, now: float) -> bool:
         """Store a report. Return whether it may change what this ledger does now."""
@@ -167,6 +169,11 @@ class Ledger(Queries):
             return self._instance.is_due(self._wanted)
         self._wanted = None
         return True
+
+    def _hear_claim(self, report: Ready, now: float, *, shown: bool) -> tuple[list[Effect], bool]:
+        """Store a report with its claim. Return effects, and whether there is any news."""
+        counts, effects = self._accuser.note_claim(report, shown=shown)
+        return self._weigh(effects), (counts and self._note(report, now)) or bool(effects)
 
     # ── messages ─────────────────────────────────────────────────────────────────────────────────
 
@@ -233,7 +240,8 @@ class Ledger(Queries):
             self._catchup.note_answer(sender, height, self.state.height, now, shown=bool(page))
         for certified in page:
             if certified.entry.height <= self.state.height:
-                effects += self._compare(sender, certified)
+                ours = self.kept.at(certified.entry.height)
+                effects += self._weigh(self._accuser.compare(sender, ours, certified))
             elif certified.entry.height == self.state.height + 1:
                 if isinstance(certified.entry.value, Branch):
                     self._catchup.disproved(sender, self.state.height)
@@ -245,14 +253,6 @@ class Ledger(Queries):
         if self.state.height > before:  # Ask this peer for more only if its entries were new.
             self._catchup.note_growth(sender, self.state.height, now)
         return effects
-
-    def _compare(self, sender: PeerId, certified: Certified) -> list[Effect]:
-        height = certified.entry.height
-        ours = self.kept.at(height)
-        if ours is None or ours.entry.digest == certified.entry.digest:
-            return []
-        what = f"{sender} sent a different entry {height} than this node has: a fork or a forgery"
-        return [*self._weigh(self._accuser.compare(ours, certified)), Note(what)]
 
     def _adopt(self, certified: Certified, now: float) -> list[Effect]:
         """Append an entry after checking it. Ignore this node's own votes in the certificate: it

@@ -19,6 +19,7 @@ from p2ptrain.address_group import Arrivals, plain_host, site_of
 from p2ptrain.eviction import IsMember
 from p2ptrain.ids import PeerId
 from p2ptrain.net.feed import Feed
+from p2ptrain.net.host.round_trip import round_trip_s_of
 from p2ptrain.net.room import ROOM, Room
 
 EVENTS_MAX = 1024
@@ -93,6 +94,11 @@ class Connections(INotifee):
         """Return the IP address of the peer's newest connection; "" if it is unknown."""
         known = self._open.get(peer, {})
         return next(reversed(known.values())).host if known else ""
+
+    def round_trip_s(self, peer: PeerId) -> float | None:
+        """Return the round-trip time of the peer's newest connection; None if it is unknown."""
+        known = self._open.get(peer, {})
+        return round_trip_s_of(next(reversed(known.values())).connection) if known else None
 
     def refresh(self) -> None:
         """Update which connected peers count as strangers, after a change of admission."""

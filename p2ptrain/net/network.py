@@ -108,6 +108,11 @@ class Network:
         not connected. The peer can receive data there, since the connection has been set up."""
         return self._connections.host_of(peer)
 
+    def round_trip_s(self, peer: PeerId) -> float | None:
+        """Return the seconds that a packet to a connected `peer` and back takes, as this machine's
+        kernel measures it on the existing connection; None if that is not known."""
+        return self._connections.round_trip_s(peer)
+
     def arrivals(self) -> dict[str, float]:
         """Return when another peer last connected to this node from each site, by trio's clock.
         Sites are those of `address_group`; only the newest ones are kept."""

@@ -29,6 +29,9 @@ class MemberStatus:
     tokens: int = 0
     tokens_per_s: float = 0.0
     heard_s_ago: float | None = None
+    rtt_ms: float | None = None
+    """Round-trip time in milliseconds, as measured here; None if this node is not connected to the
+    member, or cannot measure it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,4 +259,5 @@ def _millions(tokens: int) -> str:
 def _member_line(member: MemberStatus) -> str:
     who = f"{member.peer_name} (…{member.peer[-6:]})"
     heard = "" if member.heard_s_ago is None else f", heard {duration(member.heard_s_ago)} ago"
-    return f"  {member.health:<7} {who:<28} {member.role:<8} {member.state}{heard}"
+    rtt = "" if member.rtt_ms is None else f", RTT {member.rtt_ms:.0f} ms as measured here"
+    return f"  {member.health:<7} {who:<28} {member.role:<8} {member.state}{heard}{rtt}"

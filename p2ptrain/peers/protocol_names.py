@@ -55,6 +55,9 @@ RELAY_PROTOCOL = "/p2ptrain/relay/1"
 HISTORY_PROTOCOL = "/p2ptrain/history/1"
 """Asks a member for rows of the run's history, for charts; see `series/history_pages`."""
 
+HISTORY_EVENTS_PROTOCOL = "/p2ptrain/history-events/1"
+"""Asks a member for earlier events and samples of the run; see `series/event_pages`."""
+
 REACH_PROTOCOL = "/p2ptrain/reach/1"
 """Asks a member to connect back to both ports of the asker; see `reach_messages`."""
 

@@ -3,6 +3,7 @@
 arrangement                     the order of the peers and the schedule (pure)
 plan                            the bytes that each peer sends, and to whom (pure)
 streams_for                     the number of connections between two neighbours (pure)
+Difference, Contribution        what a peer contributes: fp32 in memory, or quantised bytes
 ReduceRequest, Reduce           one attempt: `run` it in one thread, `abort` it from any thread
 ReduceStatistics                timings and traffic of a completed reduce
 contribution_peak               the largest magnitude of our own contribution
@@ -18,6 +19,7 @@ from p2ptrain.ring.plan import ReducePlan, Segment, plan
 from p2ptrain.ring.reduce import Links, Reduce
 from p2ptrain.ring.request import SILENCE_S, ReduceRequest, ReduceStatistics, Traffic
 from p2ptrain.ring.schedules import SCHEDULES, Route, Schedule, routes
+from p2ptrain.ring.source import Contribution, Difference, Source, quantised_once
 from p2ptrain.ring.streams import streams_for
 
 __all__ = [
@@ -25,6 +27,8 @@ __all__ = [
     "SCHEDULES",
     "SILENCE_S",
     "Arrangement",
+    "Contribution",
+    "Difference",
     "Links",
     "Paths",
     "Reduce",
@@ -34,11 +38,13 @@ __all__ = [
     "Route",
     "Schedule",
     "Segment",
+    "Source",
     "Traffic",
     "arrangement",
     "contribution_peak",
     "mean_max",
     "plan",
+    "quantised_once",
     "residual_max",
     "routes",
     "streams_for",

@@ -1,8 +1,9 @@
 """The arithmetic that a peer applies to a segment, and the blame when the arithmetic fails.
 
-The arithmetic reads θ, the local weights and the residual (the rounding errors of earlier reduces),
-and never writes them, so that a failed attempt can be repeated. The new rounding errors overwrite
-another vector. Nothing is added up there, because a peer rounds each element once in a reduce.
+The arithmetic reads our own contribution (see `source`) and the residual (the rounding errors of
+earlier reduces), and never writes them, so that a failed attempt can be repeated. The new rounding
+errors overwrite another vector. Nothing is added up there, because a peer rounds each element once
+in a reduce.
 
 Each segment has one place in `payload`, first for the sum and later for the mean. One place is
 enough because a mean arrives only after the sum that it was computed from has been sent. If a peer
@@ -25,6 +26,7 @@ from p2ptrain.ring.blame import Blame, Blamed
 from p2ptrain.ring.influence import Influence
 from p2ptrain.ring.plan import Segment
 from p2ptrain.ring.request import ReduceRequest
+from p2ptrain.ring.source import Contribution, Source
 
 Floats = NDArray[np.float32]
 Own = tuple[Floats, Floats | None, float]
@@ -40,8 +42,7 @@ class Arithmetic:
     def __init__(
         self,
         request: ReduceRequest,
-        theta: Floats,
-        local: Floats,
+        source: Source,
         out: bytearray | memoryview | NDArray[np.uint8],
         residual: Floats | None = None,
         residual_out: Floats | None = None,
@@ -51,24 +52,27 @@ class Arithmetic:
         expected = request.codec.encoded_bytes(request.numel)
         if self.payload.readonly or len(self.payload) != expected:
             raise LocalProtocolError(f"out must be {expected} writable bytes")
-        for vector in (theta, local, residual, residual_out):
+        if source.numel != request.numel:
+            raise LocalProtocolError(f"a contribution must have {request.numel} elements")
+        for vector in (residual, residual_out):
             if vector is not None and vector.shape != (request.numel,):
-                raise LocalProtocolError(f"vectors must have {request.numel} elements")
-        self._theta = theta
-        self._local = local
+                raise LocalProtocolError(f"residuals must have {request.numel} elements")
+        if isinstance(source, Contribution):
+            _check_contribution(source, request, residual)
+        # The bound on a contribution's values already includes its residual.
+        feedback = residual_out is not None and not isinstance(source, Contribution)
+        self._source = source
         self.codec = request.codec
         self._residual = residual
         self._residual_out = residual_out
-        # Scale the weights to about 1, so that sums stay near the size of their terms: fp16 has a
-        # narrow range.
         self._divisor = float(len(request.peers))
-        self._weight = self._divisor * request.weights[request.me] / sum(request.weights)
+        self._weight = request.scaled_weight
         self._me = request.peers[request.me]
-        self.influence = Influence(request, feedback=residual_out is not None)
+        self.influence = Influence(request, feedback=feedback)
 
     def alone(self) -> None:
         """Do the whole reduce of a peer that is alone: the mean is its own pseudo-gradient."""
-        made = self._quantise_own(0, self._theta.size, self.payload)
+        made = self._quantise_own(0, self._source.numel, self.payload)
         self._hold_own(made, self.influence.mean_max)
 
     def place(self, segment: Segment) -> memoryview:
@@ -91,9 +95,7 @@ class Arithmetic:
         contribution is also within its bound but the result is not, then the sum contained elements
         larger than its peak. A codec never writes such elements, so the sender is at fault.
         """
-        own, kept = self._own(segment)
-        place = self.place(segment)
-        read, made = self._requantised(segment, place, (sender,), own, kept, last=last)
+        read, made = self._add_own(segment, sender, last=last)
         _hold(sender, read, self.influence.sum_max(segment.part, sender))
         limit = self._limit(segment, last=last)
         if made > limit:
@@ -107,9 +109,11 @@ class Arithmetic:
         """Add one of several sums for a segment to `total`. If it is the `first` sum, set `total`
         to this sum plus our own contribution.
         """
-        own, kept = self._own(segment) if first else ((total, None, 1.0), None)
         try:
-            read = self.codec.add_difference(sum, *own, total, residual=kept)
+            if first:
+                read = self._start_total(segment, sum, total)
+            else:
+                read = self.codec.add_difference(sum, total, None, 1.0, total)
         except BadScale as exc:
             raise Blamed(_their_fault(sender, exc.what)) from exc
         self._hold_sum(segment, sum, sender, read)
@@ -127,8 +131,8 @@ class Arithmetic:
 
         Every sum was within its bound, so a total that is too large is our own fault.
         """
-        own = (total, None, 1.0)
-        read, made = self._requantised(segment, sum, senders, own, None, last=last)
+        run, own = slice(segment.start, segment.stop), (total, None, 1.0)
+        read, made = self._requantised(segment, run, sum, senders, own, None, last=last)
         self._hold_sum(segment, sum, senders[-1], read)
         self._hold_own(made, self._limit(segment, last=last))
 
@@ -136,15 +140,42 @@ class Arithmetic:
         """Check that the received mean is valid and within its bound."""
         self._examine(segment, self.place(segment), sender, self.influence.mean_max)
 
-    def _own(self, segment: Segment) -> tuple[Own, Floats | None]:
-        """Return our own contribution to `segment` and the residual to add to it."""
-        run = slice(segment.start, segment.stop)
-        own = (self._theta[run], self._local[run], self._weight)
-        return own, _run_of(self._residual, run)
+    def _add_own(self, segment: Segment, sender: PeerId, *, last: bool) -> tuple[float, float]:
+        """Add our own contribution to the sum in the segment's place. Return the peaks of the sum
+        and of the result.
+        """
+        read = made = 0.0
+        place = self.place(segment)
+        for window in self._source.windows(segment.start, segment.stop):
+            run = slice(window.start, window.stop)
+            own, kept = (window.vector, window.subtrahend, self._weight), self._residual
+            peaks = self._requantised(
+                segment, run, place, (sender,), own, _run_of(kept, run), last=last
+            )
+            read, made = max(read, peaks[0]), max(made, peaks[1])
+        return read, made
+
+    def _start_total(self, segment: Segment, sum: memoryview, total: Floats) -> float:
+        """Set `total` to `sum` plus our own contribution. Return the peak of `sum`."""
+        read = 0.0
+        for window in self._source.windows(segment.start, segment.stop):
+            run = slice(window.start, window.stop)
+            own = (window.vector, window.subtrahend, self._weight)
+            result = total[run.start - segment.start : run.stop - segment.start]
+            arrived, kept = sum[self._bytes_of(segment, run)], _run_of(self._residual, run)
+            peak = self.codec.add_difference(arrived, *own, result, residual=kept)
+            read = max(read, peak)
+        return read
+
+    def _bytes_of(self, segment: Segment, run: slice) -> slice:
+        """Return the bytes of a segment's payload that encode `run`, which are whole blocks."""
+        encoded_bytes, first = self.codec.encoded_bytes, segment.offset
+        return slice(encoded_bytes(run.start) - first, encoded_bytes(run.stop) - first)
 
     def _requantised(
         self,
         segment: Segment,
+        run: slice,
         sum: memoryview,
         senders: tuple[PeerId, ...],
         own: Own,
@@ -152,15 +183,16 @@ class Arithmetic:
         *,
         last: bool,
     ) -> tuple[float, float]:
-        """Add `own` to `sum`, and quantise the result into the segment's place. `sum` came from the
-        last of `senders`; `own` already includes the sums of the other senders. Return the peaks of
-        `sum` and of the result.
+        """Add `own`, our values of the elements `run`, to `sum`, and quantise the result into the
+        segment's place. The segment's `sum` came from the last of `senders`; `own` already includes
+        the sums of the other senders. Return the peaks of the sum and of the result.
         """
-        run, divisor = slice(segment.start, segment.stop), self._divisor if last else 1.0
-        kept = _run_of(self._residual_out, run)
+        divisor = self._divisor if last else 1.0
+        bytes_of, kept = self._bytes_of(segment, run), _run_of(self._residual_out, run)
+        arrived, place = sum[bytes_of], self.place(segment)[bytes_of]
         try:
             return self.codec.add_difference_requantise(
-                sum, *own, divisor, self.place(segment), residual=residual, residual_out=kept
+                arrived, *own, divisor, place, residual=residual, residual_out=kept
             )
         except BadScale as exc:
             raise Blamed(_their_fault(senders[-1], exc.what)) from exc
@@ -208,20 +240,26 @@ class Arithmetic:
             )
 
     def _quantise_own(self, start: int, stop: int, out: memoryview) -> float:
-        run = slice(start, stop)
-        try:
-            return self.codec.quantise_difference(
-                self._theta[run],
-                self._local[run],
-                self._weight,
-                out,
-                residual=_run_of(self._residual, run),
-                residual_out=_run_of(self._residual_out, run),
-            )
-        except NonFinite as exc:
-            at = start + exc.block * self.codec.block
-            what = f"the pseudo-gradient of {label(self._me)} is not finite near element {at}"
-            raise Blamed(Blame((self._me,), what, own=True)) from exc
+        made, first = 0.0, self.codec.encoded_bytes(start)
+        for window in self._source.windows(start, stop):
+            run = slice(window.start, window.stop)
+            encoded_bytes = self.codec.encoded_bytes
+            place = out[encoded_bytes(run.start) - first : encoded_bytes(run.stop) - first]
+            try:
+                peak = self.codec.quantise_difference(
+                    window.vector,
+                    window.subtrahend,
+                    self._weight,
+                    place,
+                    residual=_run_of(self._residual, run),
+                    residual_out=_run_of(self._residual_out, run),
+                )
+            except NonFinite as exc:
+                at = window.start + exc.block * self.codec.block
+                what = f"the pseudo-gradient of {label(self._me)} is not finite near element {at}"
+                raise Blamed(Blame((self._me,), what, own=True)) from exc
+            made = max(made, peak)
+        return made
 
 
 class Accumulator:
@@ -267,6 +305,20 @@ class Accumulator:
 
     def _total_of(self, segment: Segment) -> Floats:
         return self._total[: segment.stop - segment.start]
+
+
+def _check_contribution(
+    source: Contribution, request: ReduceRequest, residual: Floats | None
+) -> None:
+    """A residual that is added during the reduce would make the update depend on numbers that only
+    this peer has.
+    """
+    if source.codec != request.codec:
+        raise LocalProtocolError("a contribution must be quantised with the codec of the run")
+    if residual is not None:
+        raise LocalProtocolError(
+            "a contribution that is quantised once includes its residual already"
+        )
 
 
 def _run_of(vector: Floats | None, run: slice) -> Floats | None:

@@ -25,6 +25,7 @@ from p2ptrain.ring.attempt import GRACE_S, Attempt
 from p2ptrain.ring.blame import Blame, Blamed, SharedVerdict
 from p2ptrain.ring.lane import Lane
 from p2ptrain.ring.request import ReduceRequest, ReduceStatistics, Traffic
+from p2ptrain.ring.source import Source
 
 Links = Mapping[PeerId, Sequence[SecureSocket]]
 """For each neighbour, one connection per stream, in the order of the streams."""
@@ -33,15 +34,17 @@ Links = Mapping[PeerId, Sequence[SecureSocket]]
 class Reduce:
     """One attempt at one reduce. Call `run` once, in a thread that may block.
 
-    `links` are the connections to `request.neighbours`; either end may have dialled. θ and `local`
-    are read during the reduce but never written. `out` receives the payload of Σ weight · (θ −
-    local) ÷ Σ weight, the same bytes on every peer. Its content is undefined unless `run` returns.
-    Simultaneous reduces get equal shares of a rate-limited `uplink`.
+    `links` are the connections to `request.neighbours`; either end may have dialled. `source` is
+    what this peer contributes: a `Difference` or a `Contribution`. It is read during the reduce but
+    never written. `out` receives the payload of Σ weight · contribution ÷ Σ weight, the same bytes
+    on every peer. Its content is undefined unless `run` returns. Simultaneous reduces get equal
+    shares of a rate-limited `uplink`.
 
-    With error feedback, `residual` holds this peer's rounding errors of committed reduces, which
-    are added to the contribution. `residual_out` receives the rounding errors of this reduce, and
-    replaces `residual` when the result is committed. Both are scaled like the sum: the mean times
-    the number of peers.
+    With error feedback of a `Difference`, `residual` holds this peer's rounding errors of committed
+    reduces, which are added to the contribution. `residual_out` receives the rounding errors of
+    this reduce, and replaces `residual` when the result is committed. Both are scaled like the sum:
+    the mean times the number of peers. A `Contribution` already includes its residual, so it has no
+    `residual` here, but may have a `residual_out`.
 
     After a failure, the other peers have `grace_s` to learn of the failure and to name suspects.
     """
@@ -50,8 +53,7 @@ class Reduce:
         self,
         request: ReduceRequest,
         links: Links,
-        theta: NDArray[np.float32],
-        local: NDArray[np.float32],
+        source: Source,
         out: bytearray | memoryview | NDArray[np.uint8],
         uplink: Uplink | None = None,
         *,
@@ -66,7 +68,7 @@ class Reduce:
         self._waker: socket.socket | None = None
         plan = request.plan()
         self._bytes_total = plan.bytes_moved
-        arithmetic = Arithmetic(request, theta, local, out, residual, residual_out)
+        arithmetic = Arithmetic(request, source, out, residual, residual_out)
         share = None if uplink is None else uplink.share(SendPriority.RING)
         self._attempt = Attempt(
             request, plan, request.tag(), arithmetic, self._verdict, share, grace_s

@@ -82,6 +82,12 @@ class ReduceRequest:
         """The peers to which this peer needs connections, one per stream."""
         return tuple(self.peers[number] for number in self.plan().neighbours)
 
+    @property
+    def scaled_weight(self) -> float:
+        """Our weight, scaled so that the mean of all weights is 1. Then sums stay near the size of
+        their terms: fp16 has a narrow range."""
+        return float(len(self.peers)) * self.weights[self.me] / sum(self.weights)
+
     def plan(self) -> ReducePlan:
         peers = len(self.peers)
         return plan(

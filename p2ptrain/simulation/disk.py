@@ -12,13 +12,15 @@ from p2ptrain.ledger.chain.values import Certified, Terms
 from p2ptrain.ledger.history.base import Base
 from p2ptrain.ledger.messages.evidence import Evidence
 from p2ptrain.ledger.messages.peer_reports import SnapshotTaken
+from p2ptrain.proofs.claims import Claim
 
 
 @dataclass(slots=True)
 class SimDisk:
     """`base` is the Commit and state at which a pruned chain begins; None if the chain begins at
     genesis. `chain` contains the entries after it. `snapshot` is the newest of the `written`
-    snapshots, at which a restart can begin."""
+    snapshots, at which a restart can begin. `serial` is the number of the newest of the `claims`
+    that this peer has made, which are kept by digest."""
 
     chain: list[Certified] = field(default_factory=list)
     records: list[bytes] = field(default_factory=list)
@@ -28,6 +30,8 @@ class SimDisk:
     written: set[SnapshotTaken] = field(default_factory=set)
     terms: set[Terms] = field(default_factory=set)
     evidence: list[Evidence] = field(default_factory=list)
+    serial: int = 0
+    claims: dict[Digest, Claim] = field(default_factory=dict)
 
     @property
     def height(self) -> int:

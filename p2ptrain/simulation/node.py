@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger.chain.rules import Rules
 from p2ptrain.ledger.chain.state import LedgerState, Phase
-from p2ptrain.ledger.chain.values import SCHEDULES, Roster, Schedule, Terms
+from p2ptrain.ledger.chain.values import SCHEDULES, Participant, Roster, Schedule, Terms
 from p2ptrain.ledger.core import Ledger
 from p2ptrain.ledger.failure_detector import Colour, Detector
 from p2ptrain.ledger.messages import effects
@@ -30,6 +30,7 @@ from p2ptrain.ledger.messages.peer_reports import (
     Staying,
     UpdateHeld,
 )
+from p2ptrain.simulation.claiming import SimClaims
 from p2ptrain.simulation.clock import Action, NodeClock
 from p2ptrain.simulation.disk import SimDisk, signer, theta_after, verify
 from p2ptrain.simulation.network import Payload, SimHeartbeat
@@ -87,6 +88,7 @@ class SimNode:
         self.ledger = Ledger(self._rules, self.me, sign, verify, *kept, self._arrange)
         self.detector = Detector(HEARTBEAT_S)
         self.trainer = SimTrainer(self._rules, self.me, trains=self.trains)
+        self.claims = SimClaims(self.me, disk)
         self.theta = Digest(self._rules.run)
         self.theta_step = 0
         self._ready: Ready | None = None
@@ -184,6 +186,8 @@ class SimNode:
             if self._world.faults.crashes_now(self):
                 raise ProcessDied
             self._carry_out(effect)
+        if self._rules.claims:
+            self._world.heard(self, event)
         if ledger.state.height > height:
             self._expect_members()
             self.follow()
@@ -275,14 +279,27 @@ class SimNode:
 
     def _train_or_report(self) -> None:
         left = self.trainer.left(self.state)
-        ready = self.trainer.ready(self.state)
+        ready = self._with_claim(self.trainer.ready(self.state))
         if left > 0 and not self._training:
             self._training = True
+            if not self.trainer.trained:
+                self.claims.began_at = self.state.step
             self._world.train(self, left)
         elif ready is not None and ready != self._ready:
             self._ready = ready
             self.handle(ready)
             self.gossip()
+
+    def _with_claim(self, ready: Ready | None) -> Ready | None:
+        if ready is None or not ready.blocks or not self._rules.claims:
+            return ready
+        return self.claims.claimed(ready, self.state, self.trainer.trained)
+
+    def _holds(self, mine: Participant) -> bool:
+        """Return whether this process has the work that the roster states, with this claim."""
+        if mine.blocks > len(self.trainer.trained):
+            return False
+        return mine.claim == (None if self._ready is None else self._ready.named)
 
     def amended(self, terms: Terms) -> None:
         """Store a new amendment, and then tell the ledger about it."""
@@ -298,10 +315,10 @@ class SimNode:
         if self._has_reported(roster):
             return
         mine = next(each for each in roster.participants if each.peer == self.me)
-        if mine.blocks > len(self.trainer.trained):
-            self._give_up_reduce()
-        else:
+        if self._holds(mine):
             self._world.enter_ring(self, entry, roster)
+        else:
+            self._give_up_reduce()
 
     def _has_reported(self, roster: Roster) -> bool:
         """Return whether this node's last report is about the attempt that `roster` opened."""

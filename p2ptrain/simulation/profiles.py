@@ -67,6 +67,13 @@ class Profile:
     """Number of volunteers to which the organiser delegates votes. The founders are then lost
     for good, one after another."""
 
+    claims: bool = False
+    """Whether participants are bound to claims about their contributions."""
+    claim_liars: int = 0
+    """Number of founders, counted from the last, that lie about their claims."""
+    speed_ratio: float = 1.0
+    """The speed of the fastest trainer divided by that of the slowest."""
+
     @property
     def open(self) -> bool:
         return self.sybils > 0
@@ -182,6 +189,19 @@ PROFILES: dict[str, Profile] = {
             quorum_loss="branch",
         ),
         Profile("liars", liars=1, loss=0.02, reduce_half_done=0.1),
+        Profile(
+            "claims",
+            claims=True,
+            claim_liars=1,
+            speed_ratio=20.0,
+            loss=0.02,
+            delay_spike=0.01,
+            crash_every_s=12.0,
+            crash_in_effects=0.001,
+            reduce_fails=0.15,
+            reduce_half_done=0.05,
+            settle_s=60.0,
+        ),
         Profile("spoiled", spoilers=1, faults_s=0.0),
         Profile("strangers", liars=2, loss=0.02, reduce_half_done=0.1, quorum="two-thirds"),
         Profile(

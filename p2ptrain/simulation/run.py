@@ -82,6 +82,7 @@ def world_of(
         quorum=quorum or profile.quorum,
         quorum_loss=profile.quorum_loss,
         branch_after_s=8.0,
+        claims=profile.claims,
     )
     if profile.open:
         # All founders but one can be seeds, and all other trainers can be liars. So a single honest

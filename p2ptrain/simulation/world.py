@@ -14,10 +14,12 @@ from p2ptrain.ledger.chain.rules import Rules
 from p2ptrain.ledger.chain.state import LedgerState, Phase
 from p2ptrain.ledger.chain.values import Certified, Commit, Roster, Skip
 from p2ptrain.ledger.messages import wire
+from p2ptrain.ledger.messages.events import Event
 from p2ptrain.ledger.messages.messages import Accept, Promise, Propose
 from p2ptrain.ledger.messages.peer_reports import SnapshotTaken
 from p2ptrain.simulation.amending import Amending
 from p2ptrain.simulation.checkers.accountability import LiarsAreExposed
+from p2ptrain.simulation.checkers.claims_watch import checkers_of_claims, show_report
 from p2ptrain.simulation.checkers.delegation_watch import checkers_of_delegation
 from p2ptrain.simulation.checkers.founders_watch import checkers_of_open_runs
 from p2ptrain.simulation.checkers.lines import Lines
@@ -28,6 +30,7 @@ from p2ptrain.simulation.clock import Action, Clock, NodeClock
 from p2ptrain.simulation.delegating import Delegating, lying_volunteers, volunteers_of
 from p2ptrain.simulation.disk import SimDisk
 from p2ptrain.simulation.faults import Faults
+from p2ptrain.simulation.liars.claim_liar import ClaimLiar, last_founders
 from p2ptrain.simulation.liars.liar import Liar
 from p2ptrain.simulation.liars.spoiling import Spoiler
 from p2ptrain.simulation.liars.sybil import Ally, Sybil, crowd_of, tricks_of
@@ -36,17 +39,11 @@ from p2ptrain.simulation.node import HEARTBEAT_S, ProcessDied, SimNode
 from p2ptrain.simulation.profiles import Profile
 from p2ptrain.simulation.pruner import Pruner, base_for_newcomer
 from p2ptrain.simulation.rings import SimRings
+from p2ptrain.simulation.speeds import Speeds
 from p2ptrain.simulation.trace import Trace, spelled_value
-
-TRAIN_S = (0.8, 1.6)
-"""Shortest and longest time to train on a whole lease, in seconds. Training is short, so that
-faults hit every part of an outer step."""
 
 FETCH_S = (0.02, 0.2)
 FETCH_AGAIN_S = 0.5
-
-SLOWNESS = 6.0
-"""A slow peer takes this many times as long to train. The others do not wait that long."""
 
 BEGINS_AT_A_BASE = 0.5
 """Probability that a joining node that deletes old entries is given a checkpoint."""
@@ -69,6 +66,7 @@ class SimWorld:
         self.profile = profile
         self.clock = Clock()
         self.troubles = Troubles(self.clock)
+        self.speeds = Speeds(rules, profile, self.troubles)
         self.network = SimNetwork(self.clock, random, profile, self._deliver)
         self.rings = SimRings(self.clock, random, profile, self.network)
         self.latest = genesis(rules)
@@ -77,7 +75,9 @@ class SimWorld:
         self.tricks = tricks_of(random) if self.sybils else frozenset()
         self.volunteers = volunteers_of(profile)
         lying = lying_volunteers(random, self.volunteers)
-        self.liars = frozenset((*_liars(rules, profile), *self.sybils, *lying))
+        self.claim_liars: dict[PeerId, ClaimLiar] = {}
+        liars = last_founders(rules, profile.liars + profile.claim_liars)
+        self.liars = frozenset((*liars, *self.sybils, *lying))
         self.spoilers = rules.founders[len(rules.founders) - profile.spoilers :]
         self.said_goodbye: set[PeerId] = set()
         known = self.liars, self.troubles
@@ -86,6 +86,8 @@ class SimWorld:
             self.checkers += checkers_of_open_runs(rules, *known, self.said_goodbye)
             seeds = frozenset(rules.founders[: profile.seeds_among_peers])
             self.checkers += checkers_of_delegation(rules, *known, seeds)
+        if profile.claims:
+            self.checkers += checkers_of_claims(rules, self.liars, self.claim_liars)
         self.exposure = next(it for it in self.checkers if isinstance(it, LiarsAreExposed))
         self.trace: Trace | None = None
         self.nodes: dict[PeerId, SimNode] = {}
@@ -119,9 +121,12 @@ class SimWorld:
         node = kind(self, self.rules, name, clock, trains=trains)
         if self.random.random() < self.profile.slow_peers:
             self.troubles.slow.add(name)
+        self.speeds.draw(name)
         self.nodes[name] = node
         if isinstance(node, Spoiler):
             self.rings.spoilers[name] = node
+        if isinstance(node, ClaimLiar):
+            self.claim_liars[name] = node
         self._disks[name] = node.disk
         for other in self.nodes.values():
             if other.alive:
@@ -138,6 +143,8 @@ class SimWorld:
     def _kind_of(self, name: PeerId) -> Callable[..., SimNode]:
         if name in self.sybils:
             return partial(Sybil, random=self.random, crowd=self.sybils, tricks=self.tricks)
+        if name in self.liars and self.profile.claim_liars:
+            return partial(ClaimLiar, random=self.random)
         if name in self.liars:
             ally = partial(Ally, crowd=self.sybils)
             return partial(ally if self.sybils else Liar, random=self.random)
@@ -288,6 +295,11 @@ class SimWorld:
                 self.trace.message(self.clock.now, sender, receiver, payload)
         self.network.send(sender, receiver, payload)
 
+    def heard(self, node: SimNode, event: Event) -> None:
+        """Show the checkers a report about a claim that an honest node has handled."""
+        if node.me not in self.liars:
+            show_report(self.checkers, node.me, event, node.state, node.disk)
+
     def record_event(self, peer: PeerId, what: str) -> None:
         """Record an event of `peer` for the transcript."""
         if self.trace is not None:
@@ -379,20 +391,9 @@ class SimWorld:
         self._run_action_later(node, self.random.uniform(*FETCH_S), arrive)
 
     def train(self, node: SimNode, blocks: int) -> None:
-        share = blocks / self.rules.blocks_per_lease
-        slowness = SLOWNESS if node.me in self.troubles.slow else 1.0
-        duration_s = share * slowness * self.random.uniform(*TRAIN_S)
+        duration_s = self.speeds.training_s(node.me, blocks, self.random)
         self.trained_by = max(self.trained_by, self.clock.now + duration_s)
         self._run_action_later(node, duration_s, node.trained)
 
     def write(self, node: SimNode, taken: SnapshotTaken, seconds: float) -> None:
         self._run_action_later(node, seconds, partial(node.wrote, taken))
-
-
-def _liars(rules: Rules, profile: Profile) -> tuple[PeerId, ...]:
-    """Return the lying founders: as many as the profile wants, as long as the honest ones are a
-    quorum. Otherwise silent liars could stop the run, and the simulation would not test anything.
-    """
-    spare = 3 if rules.quorum == "two-thirds" else 2
-    count = min(profile.liars, (len(rules.founders) - 1) // spare)
-    return rules.founders[len(rules.founders) - count :]

@@ -89,7 +89,8 @@ class _Answers:
         return _json(request, self._series[key])
 
     async def events(self, request: Request) -> Response:
-        before = _number(request, "before", 1 << 53, 1 << 53)
+        # Events that members told have negative ids, and come after all others.
+        before = _number(request, "before", 1 << 53, 1 << 53, signed=True)
         limit = _number(request, "limit", 100, charts.EVENTS_MAX)
         if before is None or limit is None:
             return refused(400, "before and limit are whole numbers")
@@ -135,14 +136,16 @@ class _Answers:
         return self._hub.state()
 
 
-def _number(request: Request, name: str, usual: int, most: int) -> int | None:
+def _number(
+    request: Request, name: str, usual: int, most: int, *, signed: bool = False
+) -> int | None:
     """Return a number of the query, limited to `most`; None if it is malformed."""
     given = request.query_params.get(name)
     if given is None:
         return usual
-    return (
-        min(int(given), most) if given.isascii() and given.isdigit() and len(given) < 20 else None
-    )
+    digits = given.removeprefix("-") if signed else given
+    valid = digits.isascii() and digits.isdigit() and len(digits) < 20
+    return max(-most, min(int(given), most)) if valid else None
 
 
 def _takes_gzip(request: Request) -> bool:

@@ -169,7 +169,11 @@ def event(row: Row) -> Row:
 def samples(history: History, prompts: Sequence[str]) -> Row:
     """Return the body of `/api/v1/samples`. A sample can be any text: a model wrote it."""
     rows = [
-        {**row, "peer": capped.text(str(row["peer"]), 80), "text": _sample_text(row)}
+        {
+            **row,
+            **{who: capped.text(str(row[who]), 80) for who in ("peer", "told_by") if who in row},
+            "text": _sample_text(row),
+        }
         for row in history.samples()
     ]
     return {"schema": 1, "prompts": list(prompts), "samples": rows[-SAMPLES_MAX:]}

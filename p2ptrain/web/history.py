@@ -49,11 +49,11 @@ class _Reader(SeriesReader):
 
     def tokens_by_peer(self, first: int, width: int) -> list[tuple[int, str, int]]:
         sql = (
-            "SELECT (step - ?1) / ?2, peer, sum(tokens) FROM peer_steps "
-            "WHERE step >= ?1 AND tokens > 0 GROUP BY 1, 2"
+            "SELECT (step - :first) / :width, peer, sum(tokens) FROM peer_steps "
+            "WHERE step >= :first AND tokens > 0 GROUP BY 1, 2"
         )
         with self._translated():
-            return self._connection.execute(sql, (first, width)).fetchall()
+            return self._connection.execute(sql, {"first": first, "width": width}).fetchall()
 
     def traffic(self, since: float) -> tuple[int | None, int | None]:
         sql = "SELECT sum(bytes_up), sum(bytes_down) FROM steps WHERE time >= ?"
@@ -151,9 +151,12 @@ class History:
         return _events(self._read(lambda reader: reader.events_after(known, limit=limit)) or [])
 
     def samples(self) -> list[Row]:
-        """Return the newest samples, oldest first."""
-        rows = self._read(_Reader.samples) or []
-        return [_known(row, SAMPLE_COLUMNS) for row in rows[-SAMPLES_MAX:]]
+        """Return the newest samples, oldest first. Those that a member told say so."""
+        own = [_known(row, SAMPLE_COLUMNS) for row in self._read(_Reader.samples) or []]
+        columns = (*SAMPLE_COLUMNS, "told_by")
+        told = [_known(row, columns) for row in self._read(_Reader.told_samples) or []]
+        rows = sorted([*own, *told], key=lambda row: (row["step"], row["prompt"]))
+        return rows[-SAMPLES_MAX:]
 
     def meta(self, key: str) -> str | None:
         return self._read(lambda reader: reader.meta(key))

@@ -91,7 +91,8 @@ def _count(value: object) -> int:
 
 
 def content_key(found: Row) -> str:
-    """Return a text that stays the same as long as only times and ages in the state change."""
+    """Return a text that stays the same as long as only times and ages in the state change. The
+    round-trip times vary a little all the time, so they do not make a state new either."""
     kept = {name: each for name, each in found.items() if name not in ("now", "heard_s_ago")}
     status = kept["status"]
     if isinstance(status, dict):
@@ -100,7 +101,7 @@ def content_key(found: Row) -> str:
             **status,
             "uptime_s": 0,
             "members": [
-                {**each, "heard_s_ago": 0} if isinstance(each, dict) else each
+                {**each, "heard_s_ago": 0, "rtt_ms": 0} if isinstance(each, dict) else each
                 for each in (members if isinstance(members, list) else [])
             ],
         }

@@ -19,6 +19,7 @@ address_group availability eviction open_files portmap rate_limit stranger_slots
 identity
 config dataplane ipc kernels ledger store sync
 data net observe ring run state swarm
+proofs
 trainer
 peers
 archive

@@ -31,9 +31,10 @@ EVERYTHING = Wishes(
     schedule=NIGHT,
     on_battery=True,
     when_gpu_busy=True,
+    when_in_use=True,
     limits=Limits(daily_bytes=50 * 10**9),
 )
-BUSY = Facts(NOON, on_battery=True, gpu_used_by="blender", bytes_today=51 * 10**9)
+BUSY = Facts(NOON, True, "blender", bytes_today=51 * 10**9, used_at=NOON - 599)
 
 
 def test_reasons_have_an_order() -> None:
@@ -45,6 +46,7 @@ def test_reasons_have_an_order() -> None:
         {"limits": Limits()},
         {"on_battery": False},
         {"when_gpu_busy": False},
+        {"when_in_use": False},
     ):
         pause = decide(wishes, BUSY, BERLIN)
         assert pause is not None
@@ -65,6 +67,11 @@ def test_reasons_have_an_order() -> None:
         ),
         ("battery", "this machine runs on battery; training resumes on mains power", None),
         ("gpu", "the GPU is used by blender; training resumes when it is free", None),
+        (
+            "user",
+            "somebody uses this machine; training resumes after 10 min without input",
+            None,
+        ),
     ]
 
 

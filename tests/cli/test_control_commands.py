@@ -37,8 +37,13 @@ def reply(**facts: object) -> bytes:
         ),
         (["schedule", "off"], {"command": "schedule", "windows": None}),
         (
-            ["schedule", "--no-battery", "--busy-gpu"],
-            {"command": "schedule", "on_battery": True, "when_gpu_busy": False},
+            ["schedule", "--no-battery", "--busy-gpu", "--not-in-use"],
+            {
+                "command": "schedule",
+                "on_battery": True,
+                "when_gpu_busy": False,
+                "when_in_use": True,
+            },
         ),
     ],
 )

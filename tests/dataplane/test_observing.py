@@ -20,6 +20,7 @@ from p2ptrain.dataplane import (
     PeerSocket,
     observe,
 )
+from p2ptrain.dataplane.listener import ListenerStatistics
 from p2ptrain.dataplane.observing import (
     ASKED_AT_ONCE,
     ASKED_BY_VISITORS_AT_ONCE,
@@ -74,7 +75,10 @@ def test_connection_is_not_kept_open_for_ever(
     listener, member = listening()
     listener.handle(PURPOSE, ObserveServer(hold_s=0.5))
     found = observe(client, member, port, deadline_s=DEADLINE_S)
+    assert (found.seen.host, found.seen.port) == port.address
+    eventually(lambda: is_over(found.connection))
     eventually(lambda: listener.statistics().connections_now == 0)
+    assert listener.statistics() == ListenerStatistics(accepted=1, served=1)
     found.connection.close()
 
 

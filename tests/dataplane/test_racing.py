@@ -115,8 +115,14 @@ def test_early_address_still_wins_after_the_next_one_was_tried(
         forwarder = threading.Thread(target=forward)
         forwarder.start()
         places = (first.getsockname(), second.getsockname())
-        dial(client, at(endpoint, *places), HELLO, deadline_s=LONG_S).close()
+        connection = dial(client, at(endpoint, *places), HELLO, deadline_s=LONG_S)
+        assert connection.peer == endpoint.peer
+        assert connection.remote_address() == first.getsockname()
+        connection.close()
         forwarder.join()
+    eventually(lambda: listener.statistics().connections_now == 0)
+    found = listener.statistics()
+    assert (found.accepted, found.served + found.handler_errors) == (1, 1)
 
 
 def _copy(source: socket.socket, target: socket.socket) -> None:

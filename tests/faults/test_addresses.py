@@ -68,6 +68,8 @@ def test_each_of_several_addresses_is_explained(node_here: Here) -> None:
 def test_malformed_address_is_an_error_beside_good_ones(node_here: Here, seed: NodeProcess) -> None:
     screen = node_here("--bootstrap", seed.address(), "--bootstrap", "me")
     screen.is_error("ADDR-SYNTAX", 2)
+    assert screen.what.startswith("'me' is not an address")
+    assert "connecting" not in screen.err, "the good address is not even tried"
 
 
 def test_address_of_another_peer_is_explained(node_here: Here, seed: NodeProcess) -> None:

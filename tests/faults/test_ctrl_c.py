@@ -25,13 +25,20 @@ machine.
 """
 
 
-def left_cleanly(node: NodeProcess, *, deadline_s: float = LEAVE_S) -> Screen:
-    """Check that the node ends without an error, with status 0, and leaves no process, socket or
-    lock behind.
+def left_cleanly(node: NodeProcess, state: str = "") -> Screen:
+    """Wait until the node says that it is in `state`, if given. Check that it then ends without an
+    error, with status 0, and leaves no process, socket or lock behind.
     """
+
+    def is_there() -> bool:
+        status = node.status()
+        return status is not None and status["state_name"] == state
+
+    if state:
+        wait_until(f"the state {state!r}", is_there)
     children = node.descendants()
     node.interrupt()
-    screen = node.ended(deadline_s=deadline_s)
+    screen = node.ended(deadline_s=LEAVE_S)
     nothing_is_left(node, children)
     assert screen.status == 0
     assert "error" not in screen.err
@@ -51,8 +58,9 @@ def nothing_is_left(node: NodeProcess, children: list[psutil.Process]) -> None:
 
 def test_ctrl_c_works_while_connecting(tmp_path: Path) -> None:
     with server(says_nothing) as port, running(tmp_path / "home", "--bootstrap", at(port)) as node:
-        node.said("connecting")
-        left_cleanly(node)
+        screen = left_cleanly(node, "connecting")
+        assert f"/tcp/{port}/p2p/" in screen.err
+        assert not (node.home / "run" / "manifest.signed").exists()
 
 
 def test_ctrl_c_works_at_the_consent_prompt(seed: NodeProcess, tmp_path: Path) -> None:
@@ -62,16 +70,17 @@ def test_ctrl_c_works_at_the_consent_prompt(seed: NodeProcess, tmp_path: Path) -
         with running(tmp_path / "home", "--bootstrap", address, terminal=terminal) as node:
             node.said("Do you want to take part? [y/N]")
             status = wait_until("the node's status", node.status)
-            assert status["state"] == "awaiting your answer"
             assert status["waits_for"] == HOW_TO_ANSWER
-            left_cleanly(node)
+            left_cleanly(node, "awaiting your answer")
             assert not (node.home / "run" / "manifest.signed").exists()
 
 
 def test_ctrl_c_works_while_waiting_for_approval(seed: NodeProcess, tmp_path: Path) -> None:
     with running(tmp_path / "home", "--bootstrap", seed.address()) as node:
         node.said("p2ptrain peers approve")
-        left_cleanly(node)
+        left_cleanly(node, "awaiting approval")
+        assert (node.home / "run" / "manifest.signed").exists(), "a restart asks for no consent"
+        assert node.find("left") is None, "it was no member"
 
 
 def test_ctrl_c_works_while_fetching_and_while_serving(
@@ -82,8 +91,8 @@ def test_ctrl_c_works_while_fetching_and_while_serving(
         way_in = ("--seed", "--bootstrap", rotten.address())
         with running(home_of(JOINER, tmp_path), *way_in) as node:
             node.said("waits for a peer that has them")
-            left_cleanly(node)
-        left_cleanly(rotten)
+            left_cleanly(node, "fetching snapshot")
+        left_cleanly(rotten, "serving")
 
 
 @pytest.fixture

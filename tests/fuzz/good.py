@@ -26,7 +26,7 @@ from p2ptrain.ledger.chain.state import encode_state
 from p2ptrain.ledger.history.base import Checkpoint
 from p2ptrain.net import addresses, invitation, kad
 from p2ptrain.node.joining import base_server
-from p2ptrain.observe.series.rows import PeerStepRow, StepRow
+from p2ptrain.observe.series.rows import EventRow, PeerStepRow, SampleRow, StepRow
 from p2ptrain.peers import (
     forwarded_messages,
     heartbeat,
@@ -34,7 +34,7 @@ from p2ptrain.peers import (
     identity_messages,
     relay_messages,
 )
-from p2ptrain.peers.series import history_pages
+from p2ptrain.peers.series import event_pages, history_pages
 from p2ptrain.peers.series.step_report import StepReport
 from p2ptrain.ring import wire as ring_wire
 from p2ptrain.ring.blame import Blame
@@ -162,6 +162,14 @@ GOOD: dict[str, bytes] = {
             (StepRow(3, time=9.0, tokens=5, tokens_total=5, loss=2.5),),
             (PeerStepRow(3, MEMBERS[0], tokens=5, train_ms=700, device="cpu", version="0.1.0"),),
         ),
+        run().id,
+    ),
+    "history-events": event_pages.events_body(
+        [
+            EventRow(9.0, 3, "join", MEMBERS[0], "It joined."),
+            EventRow(9.5, 3, "skip", "", "Skipped."),
+        ],
+        [SampleRow(3, 0, MEMBERS[1], "Once upon a time")],
         run().id,
     ),
     "identity-question": identity_messages.encode_question(

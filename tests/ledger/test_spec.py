@@ -9,16 +9,23 @@ import pytest
 from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain.apply import apply, genesis, why_invalid
-from p2ptrain.ledger.chain.values import Commit, Entry, Roster, Skip, SnapshotRef
+from p2ptrain.ledger.chain.values import Commit, Entry, Participant, Roster, Skip, SnapshotRef
 from p2ptrain.ledger.chain.verify import replay
 from p2ptrain.ledger.core import Ledger
 from p2ptrain.ledger.history.base import Checkpoint
 from p2ptrain.ledger.history.check_base import check_base
 from p2ptrain.ledger.history.pruning import base_at
+from p2ptrain.ledger.messages.claim_statement import ClaimStatement
 from p2ptrain.ledger.messages.effects import Effect, Note, Persist, Send
 from p2ptrain.ledger.messages.events import Received
 from p2ptrain.ledger.messages.messages import Accept, Outcome, Prepare, Refused
-from p2ptrain.ledger.messages.peer_reports import ReduceDone, SnapshotTaken, UpdateHeld
+from p2ptrain.ledger.messages.peer_reports import (
+    Ready,
+    ReduceDone,
+    ReduceFailed,
+    SnapshotTaken,
+    UpdateHeld,
+)
 from p2ptrain.ledger.paxos.electorate import proof_of
 from p2ptrain.ledger.paxos.proposer import Proposer
 from p2ptrain.simulation.disk import signer, verify
@@ -593,3 +600,73 @@ def test_proposer_leaves_its_round_only_when_a_quorum_is_impossible() -> None:
         )
         rounds.append(some.round("b"))
     assert rounds == [0, 0, 9]
+
+
+# ── claims ───────────────────────────────────────────────────────────────────────────────────────
+
+CLAIMING = replace(small_rules(), claims=True)
+
+
+def claimed(peer: PeerId, serial: int, what: str) -> Ready:
+    """Return a report of `peer` with a signed claim about the contribution `what`."""
+    said = ClaimStatement(0, serial, 200, 2, digest(what), b"")
+    signed = replace(said, signature=signer(peer)(said.message(CLAIMING.run, 0)))
+    return Ready.of(peer, signed)
+
+
+def opening(attempt: int, *reports: Ready) -> Roster:
+    parts = tuple(Participant(it.peer, it.tokens, it.blocks, it.named) for it in reports)
+    return Roster(0, attempt, (A, B, C), (), parts)
+
+
+def test_s15_roster_digest_covers_the_claims_and_binds_the_participants() -> None:
+    first, second, third = claimed(A, 1, "a"), claimed(B, 1, "b"), claimed(B, 2, "b, changed")
+    start = genesis(CLAIMING)
+    entries = [Entry(1, start.head, opening(0, first, it)) for it in (second, third)]
+    assert entries[0].digest != entries[1].digest
+    reducing = apply(CLAIMING, start, entries[0])
+    said = "b changes its claim, to which an earlier attempt bound it"
+    assert why_invalid(CLAIMING, reducing, opening(1, first, second)) == ""
+    assert why_invalid(CLAIMING, reducing, opening(1, first, third)) == said
+    skipped = apply(CLAIMING, reducing, Entry(2, reducing.head, Skip(0)))
+    later = replace(opening(0, first, third), step=1)
+    assert why_invalid(CLAIMING, skipped, later) == ""
+
+
+def test_c2_report_without_a_signed_claim_does_not_count() -> None:
+    some = LedgerGroup(CLAIMING)
+    report = claimed(B, 1, "b")
+    assert report.claim is not None
+    unsigned = replace(report, claim=replace(report.claim, signature=b"false"))
+    some.send_events("a", unsigned)
+    assert some["a"].reports.ready == {}
+    some.send_events("a", claimed(B, 2, "b, trained again"), report)
+    assert some["a"].reports.ready[B].serial == 2
+
+
+def test_c3_participant_with_a_newer_claim_sits_out_the_rest_of_the_step() -> None:
+    some = LedgerGroup(CLAIMING)
+    some.send_to_all(*(claimed(peer, 1, peer) for peer in (A, B, C)))
+    some.deliver()
+    some.send_to_all(claimed(B, 2, "b, trained again"), ReduceFailed(A, 0, 0, (C,)))
+    some.wait(2.0)
+    roster = some["a"].state.roster
+    assert roster is not None
+    assert (roster.attempt, B in roster.peers) == (1, False)
+
+
+def test_c4_doubtful_voter_shows_the_claim_that_it_knows() -> None:
+    some = LedgerGroup(CLAIMING)
+    some.send_to_all(claimed(A, 1, "a"), claimed(B, 1, "b"))
+    some.send_events("a", newer := claimed(C, 2, "c, trained again"))
+    some.send_events("b", claimed(C, 1, "c"))
+    assert newer.claim is not None
+    some.deliver(lambda unicast: unicast.receiver != C)
+    assert some["b"].reports.ready[C] == newer
+
+
+def test_c5_two_claims_with_one_serial_number_are_evidence() -> None:
+    some = LedgerGroup(CLAIMING)
+    some.send_events("a", claimed(B, 1, "b"), claimed(B, 1, "another"))
+    some.deliver()
+    assert [list(some[name].reports.accused) for name in "ac"] == [[B], [B]]

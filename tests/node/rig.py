@@ -93,6 +93,7 @@ class PaperNetwork:
     floods: dict[PeerId, int] = field(default_factory=dict)
     sites: dict[PeerId, str] = field(default_factory=dict)
     hosts: dict[PeerId, str] = field(default_factory=dict)
+    round_trips: dict[PeerId, float] = field(default_factory=dict)
     came: dict[str, float] = field(default_factory=dict)
     proved: list[tuple[PeerId, str, int]] = field(default_factory=list)
     cannot_prove: P2PTrainError | None = None
@@ -115,6 +116,9 @@ class PaperNetwork:
 
     def host_of(self, peer: PeerId) -> str:
         return self.hosts.get(peer, "")
+
+    def round_trip_s(self, peer: PeerId) -> float | None:
+        return self.round_trips.get(peer)
 
     def arrivals(self) -> dict[str, float]:
         return dict(self.came)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -430,6 +430,15 @@ class Deaf(RingInbox):
 
     def release(self, key: RingKey) -> None:
         self.inbox.release(key)
+
+    def refusal(self, peer: PeerId, hello: Mapping[str, object]) -> str:
+        return self.inbox.refusal(peer, hello)
+
+    def admit(self, key: RingKey, connection: PeerSocket) -> None:
+        self.inbox.admit(key, connection)
+
+    def withdraw(self, key: RingKey, connection: PeerSocket) -> None:
+        self.inbox.withdraw(key, connection)
 
     def end_wait(self, wait: SocketWait) -> None:
         self.inbox.end_wait(wait)

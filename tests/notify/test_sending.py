@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import os
 from pathlib import Path
 
 import psutil
@@ -96,11 +97,13 @@ def test_program_gets_the_text_and_no_shell(tmp_path: Path) -> None:
 
 
 def test_program_that_hangs_is_killed_with_its_children(tmp_path: Path) -> None:
-    pid = tmp_path / "pid"
-    to = program(tmp_path, f"#!/bin/sh\nsleep 1000 &\necho $! > {pid}\nwait\n")
-    assert sent(to, message(), deadline_s=1) == "no answer within 1 s"
-    child = int(pid.read_text())
-    assert not psutil.pid_exists(child) or psutil.Process(child).status() == "zombie"
+    """The program and its child keep a pipe open. The pipe ends when both have ended."""
+    os.mkfifo(pipe := tmp_path / "pipe")
+    with os.fdopen(os.open(pipe, os.O_RDONLY | os.O_NONBLOCK), "rb") as reading:
+        to = program(tmp_path, f"#!/bin/sh\nexec 3>{pipe}\nsleep 1000 &\nwait\n")
+        assert sent(to, message(), deadline_s=5) == "no answer within 5 s"
+        os.set_blocking(reading.fileno(), True)
+        assert reading.read() == b""
 
 
 def test_program_that_fails_or_is_missing_is_a_fault_in_words(tmp_path: Path) -> None:

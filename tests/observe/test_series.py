@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from p2ptrain.errors import LocalProtocolError
+from p2ptrain.identity import Identity
 from p2ptrain.observe.series import (
     EventRow,
     PeerStepRow,
@@ -19,15 +20,26 @@ from p2ptrain.observe.series import (
     SeriesRecorder,
     SeriesUnavailable,
     StepRow,
+    ToldEventRow,
+    ToldSampleRow,
 )
 from p2ptrain.observe.series.reader import Contribution
-from p2ptrain.observe.series.tables import CREATE
+from p2ptrain.observe.series.tables import CREATE, create
 from p2ptrain.observe.series.thinning import Bounds
 from p2ptrain.observe.series.writer import SeriesWriter
 from p2ptrain.testing.series_history import history, write_history
 
 RUN = "ab" * 32
-SMALL = Bounds(whole_steps=16, whole_steps_min=8, peer_rows_max=10_000, events_max=5, samples_max=4)
+LIAR = Identity.from_seed(bytes(32)).peer
+SMALL = Bounds(
+    whole_steps=16,
+    whole_steps_min=8,
+    peer_rows_max=10_000,
+    events_max=5,
+    samples_max=4,
+    told_events_max=3,
+    told_samples_max=2,
+)
 
 
 def a_step(step: int, **facts: object) -> StepRow:
@@ -128,6 +140,63 @@ def test_old_events_and_samples_are_deleted(tmp_path: Path) -> None:
         assert [row.step for _, row in reader.events_after(7)] == [8]
         assert [row.step for row in reader.samples()] == [1, 3, 5, 7, 8]
     writer.close()
+
+
+def test_told_events_come_after_our_own_and_displace_nothing(tmp_path: Path) -> None:
+    writer = SeriesWriter(tmp_path / "series.db", RUN, SMALL)
+    own = [EventRow(50.0, 20, "join", "p", "p joined."), EventRow(51.0, 21, "skip", "", "Skipped.")]
+    sample = SampleRow(20, 0, "p", "ours")
+    writer.write([*own, sample])
+    writer.tell(
+        [
+            ToldEventRow(19, "join", "p", 49.0, LIAR),  # Our own event, in other words.
+            ToldEventRow(21, "skip", "", 51.0, LIAR),
+            ToldEventRow(20, "skip", "", 50.5, LIAR),
+            ToldEventRow(15, "join", "q", 40.0, LIAR),
+            ToldEventRow(16, "join", "q", 41.0, LIAR),  # The same event once more.
+            ToldSampleRow(20, 0, "p", "theirs", LIAR),
+            ToldSampleRow(10, 0, "p", "first", LIAR),
+        ]
+    )
+    writer.tell([ToldSampleRow(10, 0, "q", "second", LIAR)])
+    for step in range(100, 400):  # There is no room for a flood.
+        writer.tell([ToldEventRow(step, "lost", f"peer {step}", 9.0, LIAR)])
+        writer.tell([ToldSampleRow(step, 0, "p", "x" * 1000, LIAR)])
+    with SeriesReader(writer.path) as reader:
+        events, after = reader.events(), reader.events(before=-1, limit=1)
+        assert [row for _, row in events[:2]] == own[::-1]
+        assert [(number, row.step, row.kind) for number, row in events[2:]] == [
+            (-1, 20, "skip"),
+            (-2, 15, "join"),
+            (-3, 100, "lost"),
+        ]
+        assert after == events[3:4]
+        assert reader.events(limit=2) == events[:2]
+        assert [row for _, row in reader.events_after(0)] == own, "nobody is told old events anew"
+        assert reader.own_events(20, 21, 9) == own[::-1]
+        assert reader.samples() == reader.own_samples(1, 99, 9) == [sample]
+        assert [(row.step, row.text) for row in reader.told_samples()] == [
+            (10, "first"),
+            (100, "x" * 1000),
+        ]
+    writer.close()
+
+
+def test_series_of_an_earlier_version_can_be_read_and_gets_the_new_tables(tmp_path: Path) -> None:
+    path = tmp_path / "series.db"
+    with closing(sqlite3.connect(path)) as connection:
+        create(connection, RUN)
+        connection.execute("INSERT INTO events VALUES (7, 9.0, 1, 'skip', '', 'Skipped.')")
+        connection.commit()
+    own = [(7, EventRow(9.0, 1, "skip", "", "Skipped."))]
+    with SeriesReader(path) as reader:
+        assert (reader.events(), reader.told_samples()) == (own, [])
+    writer = SeriesWriter(path, RUN)
+    writer.tell([ToldSampleRow(10, 0, "p", "once", LIAR)])
+    with SeriesReader(path) as reader:
+        assert (reader.events(), len(reader.told_samples())) == (own, 1)
+    writer.close()
+    assert writer.notice == ""
 
 
 def test_charts_get_as_many_points_as_they_ask_for(tmp_path: Path) -> None:

@@ -40,7 +40,13 @@ STATUS = NodeStatus(
     waits_for="members are still training: calm-fox",
     members=(
         MemberStatus(
-            "12D3KooWOtherGhIjKl", "calm-fox", "voter", "yellow", "training", heard_s_ago=7
+            "12D3KooWOtherGhIjKl",
+            "calm-fox",
+            "voter",
+            "yellow",
+            "training",
+            heard_s_ago=7,
+            rtt_ms=41.6,
         ),
     ),
     congestion_control="cubic",
@@ -103,7 +109,8 @@ def test_complete_status_is_shown_as_readable_text() -> None:
         "sending   congestion control cubic; bbr is not available: No such file or directory",
         "exchange  the last took 1.50 s",
         "warning   the journal lost 3 lines",
-        "  yellow  calm-fox (…GhIjKl)           voter    training, heard 7 s ago",
+        "  yellow  calm-fox (…GhIjKl)           voter    training, heard 7 s ago, RTT 42 ms as "
+        "measured here",
         "uptime    75 s",
     ]
 

@@ -32,7 +32,14 @@ from p2ptrain.identity import Identity
 from p2ptrain.ids import PeerId, RunId
 from p2ptrain.kernels import CodecName
 from p2ptrain.kernels import codec as codec_of
-from p2ptrain.ring import Reduce, ReduceRequest, ReduceStatistics, Schedule
+from p2ptrain.ring import (
+    Difference,
+    Reduce,
+    ReduceRequest,
+    ReduceStatistics,
+    Schedule,
+    Source,
+)
 from p2ptrain.ring.attempt import GRACE_S
 
 RUN = RunId("ab" * 32)
@@ -72,6 +79,7 @@ class Ring:
     theta: np.ndarray
     locals: list[np.ndarray]
     payloads: list[np.ndarray]
+    sources: dict[int, Source] = field(default_factory=dict)
     residuals: dict[int, np.ndarray] = field(default_factory=dict)
     residuals_out: dict[int, np.ndarray] = field(default_factory=dict)
     limits: dict[int, Uplink] = field(default_factory=dict)
@@ -105,8 +113,7 @@ class Ring:
             self.reduces[me] = Reduce(
                 self.requests[me],
                 self.links(me),
-                self.theta,
-                self.locals[me],
+                self.sources.get(me) or Difference(self.theta, self.locals[me]),
                 self.payloads[me],
                 self.limits.get(me),
                 residual=self.residuals.get(me),

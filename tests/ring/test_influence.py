@@ -19,6 +19,7 @@ from p2ptrain.kernels import CODECS, UNBOUNDED, CodecName
 from p2ptrain.kernels import codec as codec_of
 from p2ptrain.ring import (
     SCHEDULES,
+    Difference,
     ReduceRequest,
     ReduceStatistics,
     Schedule,
@@ -191,7 +192,7 @@ class Two:
         self.sent = (scale + codes) * 2
         theta = np.zeros(4 * BLOCK, np.float32)
         out = bytearray(self.request.codec.encoded_bytes(theta.size))
-        self._arithmetic = Arithmetic(self.request, theta, theta - np.float32(own), out)
+        self._arithmetic = Arithmetic(self.request, Difference(theta, theta - np.float32(own)), out)
 
     def blame(self, kind: Kind) -> Blame | None:
         owned = kind is Kind.SUM

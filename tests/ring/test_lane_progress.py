@@ -14,7 +14,7 @@ import pytest
 from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ids import PeerId, RunId
 from p2ptrain.kernels import codec as codec_of
-from p2ptrain.ring import SCHEDULES, ReduceRequest, Schedule
+from p2ptrain.ring import SCHEDULES, Difference, ReduceRequest, Schedule
 from p2ptrain.ring.arithmetic import Arithmetic
 from p2ptrain.ring.attempt import Attempt
 from p2ptrain.ring.blame import SharedVerdict
@@ -47,7 +47,7 @@ class Crowd:
         self.works = []
         for me, payload in enumerate(self.payloads):
             mine = replace(request, me=me)
-            arithmetic = Arithmetic(mine, theta, local, payload, None, self.lost[me])
+            arithmetic = Arithmetic(mine, Difference(theta, local), payload, None, self.lost[me])
             verdict = SharedVerdict(lambda: None)
             self.works.append(
                 LaneProgress(Attempt(mine, mine.plan(), mine.tag(), arithmetic, verdict, None), 0)
@@ -123,7 +123,7 @@ def test_peers_never_deadlock_on_connections_with_small_buffers(
 def attempt_of(request: ReduceRequest) -> Attempt:
     theta, local = np.ones(request.numel, np.float32), np.zeros(request.numel, np.float32)
     payload = bytearray(request.codec.encoded_bytes(request.numel))
-    arithmetic = Arithmetic(request, theta, local, payload)
+    arithmetic = Arithmetic(request, Difference(theta, local), payload)
     verdict = SharedVerdict(lambda: None)
     return Attempt(request, request.plan(), request.tag(), arithmetic, verdict, None)
 

@@ -98,3 +98,16 @@ def test_step_with_a_nan_loss_is_not_taken(
     (rows,) = read(block_paths[:1], config)
     with pytest.raises(TrainerDiverged):
         replica.train(rows, 1e-2)
+
+
+def test_pieces_of_a_batch_give_the_same_step_but_other_targets_do_not(
+    config: TrainerConfig, block_paths: tuple[str, ...]
+) -> None:
+    whole, pieces, misled = begun(config), begun(config), begun(config)
+    (rows,) = read(block_paths[:1], config)
+    expected = whole.train(rows, 1e-2)
+    assert pieces.train(rows, 1e-2, micro_batch=1) == pytest.approx(expected, rel=1e-5)
+    misled.train(rows, 1e-2, targets=np.zeros_like(rows[:, 1:]))
+    step = float(np.linalg.norm(whole.weights - begun(config).weights))
+    assert np.linalg.norm(pieces.weights - whole.weights) < 0.1 * step
+    assert np.linalg.norm(misled.weights - whole.weights) > 0.5 * step

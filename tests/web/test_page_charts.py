@@ -14,7 +14,7 @@ from p2ptrain.testing.series_history import history as made_history
 from p2ptrain.testing.series_history import write_history
 from p2ptrain.web import charts
 from p2ptrain.web.history import STEP_COLUMNS, History
-from p2ptrain.web.state import sentence
+from p2ptrain.web.state import content_key, sentence
 from tests.web.serving import PEERS, RUN
 
 NOW = 1_790_000_000.0
@@ -151,3 +151,12 @@ def test_sentence_says_what_the_node_does(
     status: dict[str, object] | None, heard_s_ago: float | None, said: str
 ) -> None:
     assert sentence(status, heard_s_ago) == said
+
+
+def test_state_is_not_sent_again_because_ages_or_round_trips_have_changed() -> None:
+    def found(heard_s: int, rtt_ms: float, tokens: int) -> dict[str, object]:
+        member = {"peer": "a", "heard_s_ago": heard_s, "rtt_ms": rtt_ms, "tokens": tokens}
+        return {"now": NOW + heard_s, "heard_s_ago": 1.0, "status": {"members": [member]}}
+
+    assert content_key(found(1, 12.0, 5)) == content_key(found(2, 12.4, 5))
+    assert content_key(found(1, 12.0, 5)) != content_key(found(1, 12.0, 6))

@@ -35,7 +35,7 @@ from p2ptrain.dataplane import (
 from p2ptrain.identity import Identity
 from p2ptrain.ids import PeerId, RunId
 from p2ptrain.kernels import CodecName
-from p2ptrain.ring import Reduce, ReduceRequest, Schedule
+from p2ptrain.ring import Difference, Reduce, ReduceRequest, Schedule
 
 RUN = RunId("be" * 32)
 CONNECT_S = 120.0
@@ -86,7 +86,7 @@ def average(setting: AverageSetting, me: int, host: str, meeting: Path) -> Avera
             attempt = replace(request, attempt=repeat)
             all_have(meeting, me, setting.peers, f"begun-{repeat}", CONNECT_S)
             begun, cpu_begun = time.monotonic(), time.process_time()
-            report = Reduce(attempt, links, theta, local, out, uplink).run()
+            report = Reduce(attempt, links, Difference(theta, local), out, uplink).run()
             seconds.append(time.monotonic() - begun)
             cpu_s.append(time.process_time() - cpu_begun)
         all_have(meeting, me, setting.peers, "ended", CONNECT_S)

@@ -29,6 +29,9 @@ Style = Literal["", "bold", "dim", "alarm"]
 WIDE = 72
 """Columns from which lanes have the peer's state beside them."""
 
+VERY_WIDE = 96
+"""Columns from which lanes also have the round-trip time beside them."""
+
 STALE_S = 5.0
 """Seconds without an answer after which the screen says so. The node is asked every second."""
 
@@ -112,7 +115,8 @@ HELP = (
     "f  finish: contributes this outer step, then leaves the run",
     "q  quits this screen; the node goes on",
     "",
-    "Times of peers are as they reported them. Tokens are certified.",
+    "Times of peers are as they reported them, but RTT is as measured here.",
+    "Tokens are certified.",
 )
 
 
@@ -208,6 +212,27 @@ def _losses(known: Known, columns: int, rows: int) -> Iterator[str]:
 # ── the lanes ────────────────────────────────────────────────────────────────────────────────────
 
 
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """The columns between a peer's name and its lane: its state in `state_cells` cells (0: there is
+    no room for any of the columns), tokens per second, last heard, and RTT if there is room."""
+
+    state_cells: int
+    rtt: bool
+
+    @property
+    def cells(self) -> int:
+        return self.state_cells and self.state_cells + 15 + 7 * self.rtt
+
+    def text(self, state: str, *numbers: str) -> str:
+        if not self.state_cells:
+            return ""
+        shown = numbers if self.rtt else numbers[:-1]
+        return f"{padded(state, self.state_cells)} " + "".join(
+            f"{fitted(each, 6):>6} " for each in shown
+        )
+
+
 def _lanes(known: Known, view: View, columns: int, rows: int) -> Iterator[Line]:
     members = ranked(known.status)
     if not members or rows < 2:
@@ -217,15 +242,15 @@ def _lanes(known: Known, view: View, columns: int, rows: int) -> Iterator[Line]:
     room -= hidden
     first = min(view.scrolled, max(0, len(members) - room))
     state_cells = min(30, columns // 3) if columns >= WIDE else 0
-    width = columns - NAME_CELLS - 3 - (state_cells + 15 if state_cells else 0)
-    steps, cells_each = _scale(known.recent, width)
-    yield _heading(steps, state_cells)
+    beside = Beside(state_cells, rtt=columns >= VERY_WIDE)
+    steps, cells_each = _scale(known.recent, columns - NAME_CELLS - 3 - beside.cells)
+    yield _heading(steps, beside)
     by_peer = {(row.peer, row.step): row for row in known.recent}
     for member in members[first : first + room]:
         drawn = lane([by_peer.get((member.peer, step)) for step in steps], cells_each)
         if not steps and not state_cells:
             drawn = member.state  # Without history, a narrow screen has room for the state.
-        yield _lane_line(member, known.status, state_cells, drawn)
+        yield _lane_line(member, known.status, beside, drawn)
     if hidden:
         yield Line(f"lanes {first + 1} to {first + room} of {len(members)}", "dim")
 
@@ -241,25 +266,20 @@ def _scale(recent: Sequence[PeerStepRow], width: int) -> tuple[list[int], int]:
     return list(range(newest - count + 1, newest + 1)), cells_each
 
 
-def _heading(steps: Sequence[int], state_cells: int) -> Line:
+def _heading(steps: Sequence[int], beside: Beside) -> Line:
     shown = f"steps {steps[0]} to {steps[-1]}" if steps else ""
-    state = f"{padded('state', state_cells)} {'tok/s':>6} {'heard':>6} " if state_cells else ""
-    return Line(f"  {padded('peer', NAME_CELLS)} {state}{shown}", "dim")
+    told = beside.text("state", "tok/s", "heard", "RTT")
+    return Line(f"  {padded('peer', NAME_CELLS)} {told}{shown}", "dim")
 
 
-def _lane_line(
-    member: MemberStatus, status: NodeStatus | None, state_cells: int, drawn: str
-) -> Line:
+def _lane_line(member: MemberStatus, status: NodeStatus | None, beside: Beside, drawn: str) -> Line:
     mine = status is not None and member.peer == status.peer
     mark = MARKS.get(member.health, "?")
     name = f"{member.peer_name} you" if mine else member.peer_name
     heard = "" if member.heard_s_ago is None else duration(member.heard_s_ago)
     rate = short(member.tokens_per_s) if member.tokens_per_s else ""
-    told = (
-        f"{padded(member.state, state_cells)} {fitted(rate, 6):>6} {fitted(heard, 6):>6} "
-        if state_cells
-        else ""
-    )
+    rtt = "" if member.rtt_ms is None else f"{member.rtt_ms:.0f} ms"
+    told = beside.text(member.state, rate, heard, rtt)
     style: Style = "alarm" if member.health == "red" else "bold" if mine else ""
     return Line(f"{mark} {padded(name, NAME_CELLS)} {told}{drawn}", style)
 

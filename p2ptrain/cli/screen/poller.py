@@ -72,8 +72,13 @@ class Poller:
                 break
             self.notice = answer_to(command, self._ask)
             self._changed()
+        self.close()
+
+    def close(self) -> None:
+        """Close the series, after the last call of `look`."""
         if self._reader is not None:
             self._reader.close()
+            self._reader = None
 
     def look(self) -> None:
         """Ask for the status and read the series once."""

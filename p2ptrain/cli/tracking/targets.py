@@ -1,4 +1,5 @@
-"""The places to which `p2ptrain track` copies outer steps: JSON lines, and TensorBoard's files.
+"""The places to which `p2ptrain track` copies outer steps: JSON lines, TensorBoard's files, and the
+local files of wandb and aim (`run_loggers`).
 
 A target remembers the newest outer step that it has, so a restart continues after it, and no step
 is written twice. After a crash, a torn line of JSON is cut off, and TensorBoard is told to discard
@@ -11,10 +12,12 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, Protocol
 
-from p2ptrain.errors import ConfigError, MachineUnfit
+from p2ptrain.cli.tracking.run_loggers import AimRun, LoggedRun, WandbRun, missing, package
+from p2ptrain.errors import ConfigError
 from p2ptrain.ids import PeerId
 from p2ptrain.names import peer_name
 from p2ptrain.observe.series import PeerStepRow, StepRow
@@ -38,7 +41,8 @@ SCALARS = {
     "node/bytes_up": "bytes_up",
     "node/bytes_down": "bytes_down",
 }
-"""TensorBoard's names of the columns. Rows of peers are left out: a run has any number of them."""
+"""Names of the columns in TensorBoard, wandb and aim. Rows of peers are left out: a run has any
+number of them."""
 
 
 class Target(Protocol):
@@ -142,18 +146,26 @@ def tensorboard_writer(folder: Path, purge_step: int | None) -> Any:
     try:
         from tensorboardX import SummaryWriter
     except ImportError as exc:
-        raise MachineUnfit(
-            "the package tensorboardX is not installed",
-            code="TRACK-PACKAGE",
-            do="install it (.venv/bin/pip install tensorboardX), or use --to jsonl",
-        ) from exc
+        raise missing("tensorboardX") from exc
     return SummaryWriter(logdir=str(folder), purge_step=purge_step)
 
 
 KINDS: Mapping[str, Callable[[Path], Target]] = {
     "jsonl": JsonLines,
     "tensorboard": lambda folder: TensorBoard(folder, tensorboard_writer),
+    "wandb": lambda folder: to_wandb(folder, package("wandb")),
+    "aim": lambda folder: to_aim(folder, package("aim")),
 }
+
+
+def to_wandb(folder: Path, wandb: Any) -> LoggedRun:
+    """Return the target that writes with `wandb`, the package of that name."""
+    return LoggedRun(folder / "wandb.json", SCALARS, partial(WandbRun, wandb, folder))
+
+
+def to_aim(folder: Path, aim: Any) -> LoggedRun:
+    """Return the target that writes with `aim`, the package of that name."""
+    return LoggedRun(folder / "aim.json", SCALARS, partial(AimRun, aim, folder))
 
 
 def open_target(kind: str, folder: Path, run: str) -> Target:

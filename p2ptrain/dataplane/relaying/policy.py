@@ -3,7 +3,9 @@
 A relay gives away its upload, so it does so only for the run, and within limits:
 
 - Both ends are members of the roster. An edge of a reduce is relayed only between participants of
-  that attempt, and only while that attempt lasts.
+  that attempt, and only while that attempt lasts. If the outer step was closed, its two ends may
+  keep the edge for the next reduce in which both take part. Until then the edge is *idle*: it is
+  ended as soon as another edge needs its place.
 - A few edges at a time; an edge is a pair of peers with all its streams. Fetches of chunks get half
   of them at most, since reduces make everybody wait.
 - One of the two ends of a fetch may be a visitor: a peer that this node admits by name and that is
@@ -139,6 +141,26 @@ def judge(request: RelayRequest, view: RelayView) -> Verdict:
     return _not_allowed("this attempt is too far ahead")
 
 
+def is_idle(edge: EdgeId, view: RelayView) -> bool:
+    """Return whether the attempt of this edge is over, and its two ends do not both take part in
+    the current one. A fetch is never idle."""
+    if edge.is_fetch:
+        return False
+    _, _, step, attempt = edge.purpose
+    is_past = (int(str(step)), int(str(attempt))) < (view.step, view.attempt)
+    return is_past and not all(end in view.participants for end in edge.pair)
+
+
+def _may_be_kept(request: RelayRequest, view: RelayView) -> bool:
+    """Return whether an edge may go on after its outer step was closed: both ends are members, and
+    no attempt is open or both take part in it."""
+    key, ends = request.key, (request.peer, request.other)
+    if not isinstance(key, EdgeKey) or key.run != view.run or view.has_visitor(request):
+        return False
+    used = not view.participants or all(end in view.participants for end in ends)
+    return key.step < view.step and used
+
+
 def _is_fetch_of_visitor(request: RelayRequest, view: RelayView) -> bool:
     """Return whether a visitor asks to fetch from a member."""
     fetcher = request.key.dialler
@@ -159,6 +181,8 @@ class _Edge:
     is_visitors: bool = False
     streams: int = 0
     relayed_bytes: int = 0
+    is_displaced: bool = False
+    """Whether another edge has taken its place. Then it is about to end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +205,13 @@ class RelayTotals:
     total_bytes: int
     by_peer: tuple[tuple[PeerId, int], ...]
     today_by_peer: tuple[tuple[PeerId, int], ...] = ()
+
+
+IsIdle = Callable[[EdgeId], bool]
+
+
+def _never(edge: EdgeId) -> bool:
+    return False
 
 
 @dataclass(slots=True)
@@ -207,9 +238,11 @@ class RelayBook:
         now: float,
         day: int,
         is_visitors: bool = False,
+        idle: IsIdle = _never,
     ) -> Verdict:
         """Count a new request, and return whether limits forbid it. `connections` is the number of
-        other connections to the relay. `is_visitors`: whether one end is a visitor."""
+        other connections to the relay. `is_visitors`: whether one end is a visitor. `idle`: which
+        edges are idle."""
         self._begin_day(day)
         edge = request.edge
         until, refused = self._refused.get(edge, (now, None))
@@ -219,19 +252,39 @@ class RelayBook:
             return Refused(Refusal.FULL, "this peer asks too often")
         if connections >= self.limits.connections_max:
             return self._refuse(edge, "this relay has too many connections", now)
-        if why := self._why_full(edge, is_visitors):
+        if why := self._why_full(edge, is_visitors, idle):
             return self._refuse(edge, why, now)
         return None
 
     def begin(
-        self, edge: EdgeId, *, now: float, day: int, is_visitors: bool = False
+        self,
+        edge: EdgeId,
+        *,
+        now: float,
+        day: int,
+        is_visitors: bool = False,
+        idle: IsIdle = _never,
     ) -> Refused | None:
-        """Begin a stream, now that both ends have come. Call `end` later, unless this refuses."""
+        """Begin a stream, now that both ends have come. Call `end` later, unless this refuses. If
+        all places are taken, an idle edge loses its place: see `is_displaced`."""
         self._begin_day(day)
-        if why := self._why_full(edge, is_visitors):
+        if why := self._why_full(edge, is_visitors, idle):
             return self._refuse(edge, why, now)
+        held = self._held
+        if edge not in self._edges and len(held) >= self.limits.edges:
+            oldest = next(each for each in held if idle(each))
+            self._edges[oldest].is_displaced = True
         self._edges.setdefault(edge, _Edge(now, is_visitors)).streams += 1
         return None
+
+    def is_displaced(self, edge: EdgeId) -> bool:
+        """Return whether the streams of this edge must end, since another edge has its place."""
+        return edge in self._edges and self._edges[edge].is_displaced
+
+    @property
+    def _held(self) -> list[EdgeId]:
+        """The edges that have a place, oldest first."""
+        return [edge for edge, found in self._edges.items() if not found.is_displaced]
 
     def end(self, edge: EdgeId, *, now: float) -> EndedEdge | None:
         """Count the end of a stream. Return the whole edge if this was its last stream."""
@@ -268,7 +321,7 @@ class RelayBook:
     def totals(self, day: int) -> RelayTotals:
         self._begin_day(day)
         return RelayTotals(
-            len(self._edges),
+            len(self._held),
             self.limits.edges,
             self._today_bytes,
             self._total_bytes,
@@ -276,13 +329,13 @@ class RelayBook:
             tuple(self._today_by_peer.most_common()),
         )
 
-    def _why_full(self, edge: EdgeId, is_visitors: bool) -> str:
+    def _why_full(self, edge: EdgeId, is_visitors: bool, idle: IsIdle) -> str:
         if self._today_bytes >= self.limits.bytes_per_day:
             return "this relay has used up its bytes of today"
         if edge in self._edges:
             return ""
         fetches = sum(each.is_fetch for each in self._edges)
-        if len(self._edges) >= self.limits.edges:
+        if sum(not idle(each) for each in self._held) >= self.limits.edges:
             return "this relay is busy with other edges"
         if edge.is_fetch and fetches >= self.limits.fetches:
             return "this relay is busy with other fetches"
@@ -312,7 +365,7 @@ class RelayBook:
 def is_over(request: RelayRequest, view: RelayView, *, seconds: float) -> str:
     """Return why a connection that has been relayed for `seconds` must end; "" if it may go on."""
     verdict = judge(request, view)
-    if isinstance(verdict, Refused):
+    if isinstance(verdict, Refused) and not _may_be_kept(request, view):
         return verdict.reason
     limit_s = VISITOR_FETCH_S if view.has_visitor(request) else FETCH_S
     if not isinstance(request.key, EdgeKey) and seconds >= limit_s:

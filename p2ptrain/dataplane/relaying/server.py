@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Self
 
 from p2ptrain.dataplane.relaying.messages import (
@@ -32,6 +33,7 @@ from p2ptrain.dataplane.relaying.policy import (
     RelayLimits,
     RelayTotals,
     RelayView,
+    is_idle,
     is_over,
     judge,
 )
@@ -48,8 +50,8 @@ DAY_S = 86_400
 @dataclass(frozen=True, slots=True)
 class RelayTimes:
     """`wait_s`: how long a connection waits for its other end. `answer_s`: how long the two ends
-    may take to receive the answer. `grace_s`: how long an edge may go on after its attempt, since
-    participants finish within a few seconds of each other. `idle_s`: see `Splicer`."""
+    may take to receive the answer. `grace_s`: how long an edge may go on once nothing allows it any
+    more, since participants finish within a few seconds of each other. `idle_s`: see `Splicer`."""
 
     wait_s: float = 4.0
     answer_s: float = 2.0
@@ -211,7 +213,12 @@ class RelayServer:
             return verdict
         others, now, visitors = self._connections - 1, self._now(), view.has_visitor(half.request)
         limited = self._book.ask(
-            half.request, connections=others, now=now, day=self._day(), is_visitors=visitors
+            half.request,
+            connections=others,
+            now=now,
+            day=self._day(),
+            is_visitors=visitors,
+            idle=partial(is_idle, view=view),
         )
         return limited if isinstance(limited, Refused) else None
 
@@ -230,7 +237,11 @@ class RelayServer:
             return None
         visitors = view.has_visitor(request)
         if refused := self._book.begin(
-            request.edge, now=self._now(), day=self._day(), is_visitors=visitors
+            request.edge,
+            now=self._now(),
+            day=self._day(),
+            is_visitors=visitors,
+            idle=partial(is_idle, view=view),
         ):
             other.refused = refused
             self._changed.notify_all()
@@ -311,6 +322,10 @@ class RelayServer:
         over_since: float | None = None
         while not pair.ended.wait(min(1.0, self._times.grace_s)):
             now = self._now()
+            with self._changed:
+                is_displaced = self._book.is_displaced(request.edge)
+            if is_displaced:
+                self._splicer.end(pair, "it was idle, and another pair needs its place")
             reason = is_over(request, self._view(), seconds=now - began)
             over_since = (now if over_since is None else over_since) if reason else None
             if over_since is not None and now >= over_since + self._times.grace_s:

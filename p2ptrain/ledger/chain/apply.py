@@ -12,11 +12,12 @@ all members reach the same answer. `policy/policy.py` decides what a member prop
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, assert_never
 
 from p2ptrain.errors import RemoteProtocolError
-from p2ptrain.ids import Digest
+from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger.chain import leases, quorum, terms
 from p2ptrain.ledger.chain.founders import founders_of, roster_fault
 from p2ptrain.ledger.chain.leases import Leases
@@ -144,11 +145,26 @@ def _membership_fault(rules: Rules, state: LedgerState, roster: Roster) -> str:
 
 def _participants_fault(rules: Rules, state: LedgerState, roster: Roster) -> str:
     for each in roster.participants:
+        if fault := claim_fault(rules, state, each.peer, each.claim):
+            return fault
         held = len(state.leases.get(each.peer, ()))
         if each.blocks > held:
             return f"{each.peer} commits {each.blocks} blocks, but its lease has {held}"
         if each.tokens > each.blocks * rules.tokens_per_block:
             return f"{each.peer} claims {each.tokens} tokens from {each.blocks} blocks"
+    return ""
+
+
+def claim_fault(rules: Rules, state: LedgerState, peer: PeerId, claim: Digest | None) -> str:
+    """Return the reason why `peer` cannot take part in an attempt of the current outer step with
+    `claim`; empty if it can. Without claims, a participant must not have one. With claims, it needs
+    one, and the first roster of a step that names the peer binds it for the whole step.
+    """
+    if (claim is None) is rules.claims:
+        return f"{peer} has {'no' if rules.claims else 'a'} claim"
+    bound = state.claims.get(peer, claim)
+    if bound != claim:
+        return f"{peer} changes its claim, to which an earlier attempt bound it"
     return ""
 
 
@@ -209,6 +225,7 @@ def _after_branch(state: LedgerState, entry: Entry, branch: Branch) -> LedgerSta
         since={member: state.since[member] for member in branch.members},
         proven=state.proven.intersection(branch.learners),
         lease_book=leases.give_back(state.lease_book, left),
+        claims={},  # A claim names its line, so the old ones do not count on the new line.
     )
 
 
@@ -238,7 +255,14 @@ def _after_roster(rules: Rules, state: LedgerState, entry: Entry, roster: Roster
         proven=state.proven.intersection(roster.learners),
         lease_book=book,
         terms=state.terms if roster.terms is None else (*state.terms, roster.terms),
+        claims=_claims_after(state, roster),
     )
+
+
+def _claims_after(state: LedgerState, roster: Roster) -> Mapping[PeerId, Digest]:
+    """Return the claims to which peers are bound after `roster`, also those of earlier attempts."""
+    named = {each.peer: each.claim for each in roster.participants if each.claim is not None}
+    return {**state.claims, **named}
 
 
 def _after_commit(rules: Rules, state: LedgerState, entry: Entry, commit: Commit) -> LedgerState:
@@ -285,5 +309,6 @@ def _next_step(
         tried_before=0,
         roster=None,
         lease_book=book,
+        claims={},
         **accounts,
     )

@@ -86,9 +86,11 @@ def _participants(value: object, field: str) -> tuple[Participant, ...]:
 
 
 def _participant(plain: object) -> Participant:
-    peer, tokens, blocks = read_exactly(plain, 3, "a participant")
+    parts = read_list(plain, "a participant", length_max=4)
+    peer, tokens, blocks = read_exactly(list(parts[:3]), 3, "a participant")
     numbers = read_int(tokens, "tokens"), read_int(blocks, "blocks")
-    return built(Participant, read_peer(peer, "participant"), *numbers)
+    claims = (read_digest(part, "claim") for part in parts[3:])
+    return built(Participant, read_peer(peer, "participant"), *numbers, *claims)
 
 
 def terms_from_plain(plain: object, field: str = "terms") -> Terms:

@@ -29,6 +29,8 @@ class Rules:
     - `absent_s`: a voter that has been down for this long loses its vote, in an open run with
       delegates. Half an hour is longer than a machine takes to restart or to be updated. A founder
       that is back gets its vote again at once.
+    - `claims`: each participant of a reduce is bound to a signed claim about its contribution (see
+      SPEC.md, C1 to C5). No node sets this yet.
     """
 
     run: RunId
@@ -48,6 +50,7 @@ class Rules:
     founders_vote: bool = False
     reduce_s: float = math.inf
     absent_s: float = 1800.0
+    claims: bool = False
 
     def __post_init__(self) -> None:
         _check(is_digest(self.run), "the run's name must be a digest")

@@ -69,6 +69,8 @@ class LedgerState:
     - `tokens`, `tokens_by_peer`: the tokens in committed updates, in all and of each contributor.
     - `snapshot`: the newest certified snapshot.
     - `terms`: all amendments agreed so far, including those for later steps.
+    - `claims`: the claims that the rosters of this outer step have named, by participant (SPEC.md,
+      S15). Empty in a run without claims.
     """
 
     line: LineId
@@ -89,6 +91,7 @@ class LedgerState:
     tokens: int
     snapshot: SnapshotRef | None
     terms: tuple[Terms, ...]
+    claims: Mapping[PeerId, Digest] = field(default_factory=dict)
     _digest: Digest | None = field(init=False, compare=False, repr=False, default=None)
 
     @property
@@ -126,8 +129,13 @@ Encoder = Callable[[Any], object]
 
 
 def plain_state(state: LedgerState) -> dict[str, object]:
-    """Return the state as a value that canonical JSON can encode."""
-    return {name: encode(getattr(state, name)) for name, encode in ENCODERS.items()}
+    """Return the state as a value that canonical JSON can encode. A state without claims is encoded
+    as in versions that did not know claims, so that it keeps its digest.
+    """
+    plain = {name: encode(getattr(state, name)) for name, encode in ENCODERS.items()}
+    if not state.claims:
+        del plain["claims"]
+    return plain
 
 
 def encoded_fields(state: type[LedgerState]) -> set[str]:
@@ -191,4 +199,5 @@ ENCODERS: Mapping[str, Encoder] = {
     "tokens": unchanged,
     "snapshot": plain_of,
     "terms": lambda terms: [each.plain() for each in terms],
+    "claims": dict,
 }

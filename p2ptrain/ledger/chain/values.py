@@ -30,15 +30,25 @@ MEMBERS_MAX = 1024
 @dataclass(frozen=True, slots=True)
 class Participant:
     """A member that takes part in a reduce (the averaging of an outer step). `tokens` is its weight
-    in the average, and `blocks` the number of blocks of its lease that it has trained on.
+    in the average, and `blocks` the number of blocks of its lease that it has trained on. `claim`
+    is the digest of its claim in a run with claims (`Rules.claims`), else None.
     """
 
     peer: PeerId
     tokens: int
     blocks: int
+    claim: Digest | None = None
 
     def __post_init__(self) -> None:
         check(self.tokens > 0 and self.blocks > 0, "a participant must have tokens and blocks")
+        check(self.claim is None or is_digest(self.claim), "a claim's name must be a digest")
+
+    def plain(self) -> list[object]:
+        """Return the participant as a list. Without a claim, it is the same as in versions that did
+        not know claims, so that old entries keep their digests.
+        """
+        old: list[object] = [self.peer, self.tokens, self.blocks]
+        return old if self.claim is None else [*old, self.claim]
 
 
 TERMS_MAX = 64
@@ -125,7 +135,7 @@ class Roster:
         return self.voters + self.learners
 
     def plain(self) -> dict[str, object]:
-        participants = [[each.peer, each.tokens, each.blocks] for each in self.participants]
+        participants = [each.plain() for each in self.participants]
         return {
             "kind": "roster",
             "step": self.step,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from p2ptrain.errors import RemoteProtocolError
-from p2ptrain.ids import PeerId
+from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger.chain.canonical import (
     Reader,
     canonical,
@@ -65,7 +65,8 @@ def decode_state(data: bytes) -> LedgerState:
 
 def state_from_plain(plain: object, field: str = "state") -> LedgerState:
     """Return the state from parsed JSON. The caller must check that the encoding was canonical."""
-    state = LedgerState(**read_fields(plain, READERS))
+    fields = {"claims": {}, **plain} if isinstance(plain, dict) else plain
+    state = LedgerState(**read_fields(fields, READERS))
     fault = _incoherence(state)
     if fault:
         raise RemoteProtocolError(f"a state is inconsistent: {fault}")
@@ -87,6 +88,9 @@ def _incoherence(state: LedgerState) -> str:
         return "it has a roster outside a reduce, or a reduce without a roster"
     if state.roster is not None and state.roster.members != state.members:
         return "its roster has different members"
+    named = {} if state.roster is None else {it.peer: it.claim for it in state.roster.participants}
+    if any(claim != state.claims.get(peer) for peer, claim in named.items()):
+        return "its roster names other claims"
     return ""
 
 
@@ -131,6 +135,10 @@ def _counts(value: object, field: str) -> dict[PeerId, int]:
     return _by_peer(value, field, read_int)
 
 
+def _claims(value: object, field: str) -> dict[PeerId, Digest]:
+    return _by_peer(value, field, read_digest)
+
+
 def _leases(value: object, field: str) -> Leases:
     fields = read_fields(value, {"held": _held, "returned": _blocks, "next_block": read_int})
     return Leases(**fields)
@@ -171,4 +179,5 @@ READERS: Mapping[str, Reader] = {
     "tokens": read_int,
     "snapshot": optional(snapshot_from_plain),
     "terms": _terms,
+    "claims": _claims,
 }

@@ -1,4 +1,7 @@
-"""Proof that a voter lied: two signed statements about one height that cannot both be true.
+"""Proof that a peer lied: two signed statements that cannot both be true.
+
+In most cases they are statements of a voter about one height. In a run with claims, they can also
+be statements of a participant about its claims (`claim_statement`).
 
 Each statement that a voter signs about a height names the entry that it accepted last. A promise of
 a later round also says that the voter has accepted nothing, and will accept nothing, between the
@@ -34,6 +37,12 @@ from p2ptrain.ledger.chain.canonical import (
 )
 from p2ptrain.ledger.chain.signatures import Verify
 from p2ptrain.ledger.chain.values import LineId, check, promise_message, vote_message
+from p2ptrain.ledger.messages.claim_statement import (
+    CLAIM_PARTS,
+    ClaimStatement,
+    claim_statement_from_plain,
+    claims_contradict,
+)
 
 EVIDENCE_BYTES_MAX = 4096
 """Maximum size of encoded evidence: two statements of a few hundred bytes each, and names."""
@@ -77,25 +86,34 @@ class Statement:
         return [self.promised, self.round, self.entry, encode_signature(self.signature)]
 
 
+AnyStatement = Statement | ClaimStatement
+"""A statement that evidence can contain."""
+
+
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """`peer` signed both statements about `height` of `line`, and they contradict each other."""
+    """`peer` signed both statements about `height` of `line`, and they contradict each other. If
+    they are about claims, `height` is 0.
+    """
 
     line: LineId
     height: int
     peer: PeerId
-    one: Statement
-    other: Statement
+    one: AnyStatement
+    other: AnyStatement
 
     def __post_init__(self) -> None:
-        check(self.height > 0, "the height of a vote must be at least 1")
+        is_vote = isinstance(self.one, Statement)
+        check(is_vote or self.height == 0, "a claim is not about a height")
+        check(not is_vote or self.height > 0, "the height of a vote must be at least 1")
         check(contradict(self.one, self.other), "these two statements do not contradict each other")
 
     @property
     def words(self) -> str:
         """Describe for users what the peer did."""
+        where = f"at height {self.height}" if self.height else "about its contributions"
         return (
-            f"{self.peer} signed contradictory statements at height {self.height}: "
+            f"{self.peer} signed contradictory statements {where}: "
             f"{_in_words(self.one)}; and {_in_words(self.other)}"
         )
 
@@ -109,8 +127,14 @@ class Evidence:
         }
 
 
-def contradict(one: Statement, other: Statement) -> bool:
-    """Return whether an honest voter never signs both of these statements about one height."""
+def contradict(one: AnyStatement, other: AnyStatement) -> bool:
+    """Return whether an honest peer never signs both of these statements about one height, or both
+    of these statements about its claims.
+    """
+    if isinstance(one, ClaimStatement) or isinstance(other, ClaimStatement):
+        if isinstance(one, ClaimStatement) and isinstance(other, ClaimStatement):
+            return claims_contradict(one, other)
+        return False
     (round_1, entry_1, until_1), (round_2, entry_2, until_2) = one.claim, other.claim
     if round_1 == round_2:
         return entry_1 != entry_2
@@ -148,7 +172,9 @@ def evidence_from_plain(plain: object, field: str = "evidence") -> Evidence:
     return built(Evidence, line, height, read_peer(fields["peer"], "peer"), one, other)
 
 
-def _statement(plain: object) -> Statement:
+def _statement(plain: object) -> AnyStatement:
+    if isinstance(plain, list) and len(plain) == CLAIM_PARTS:
+        return claim_statement_from_plain(plain)
     promised, round, entry, signature = read_exactly(plain, 4, "a statement")
     return built(
         Statement,
@@ -159,7 +185,9 @@ def _statement(plain: object) -> Statement:
     )
 
 
-def _in_words(statement: Statement) -> str:
+def _in_words(statement: AnyStatement) -> str:
+    if isinstance(statement, ClaimStatement):
+        return statement.words
     if statement.promised is None:
         return f"a vote for {str(statement.entry)[:8]} in round {statement.round}"
     if statement.entry is None:

@@ -6,6 +6,7 @@
     any peer ──EntriesRequest──► any peer ──Entries──► it      catch-up; or Pruned
     remaining voter ──ProposeBranch──► others ──SignBranch──► it    or RefuseBranch
     any peer ──Accusation──► everybody                         two contradictory signed statements
+    voter ──ShowClaim──► proposer                              a claim that differs from the roster
 
 Promises, votes and proposals are signed. An Outcome or an Accusation contains its own proof. The
 network authenticates the sender of every message. The signature of a proposal is that of its
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger.chain.canonical import encode_signature
 from p2ptrain.ledger.chain.values import Certified, Entry, Vote
+from p2ptrain.ledger.messages.claim_statement import ClaimStatement
 from p2ptrain.ledger.messages.evidence import Evidence
 
 MESSAGE_BYTES_MAX = 1 << 20
@@ -162,6 +164,16 @@ class Accusation:
 
 
 @dataclass(frozen=True, slots=True)
+class ShowClaim:
+    """The newest claim of `peer` that the sender knows. The receiver proposed a roster with another
+    one. `peer` signed the statement, so the sender need not be trusted.
+    """
+
+    peer: PeerId
+    statement: ClaimStatement
+
+
+@dataclass(frozen=True, slots=True)
 class ProposeBranch:
     """A request to sign the Branch `entry`, which names the receiver as a voter."""
 
@@ -191,4 +203,13 @@ VoteMessage = Prepare | Promise | Propose | Accept | Refused
 BranchMessage = ProposeBranch | SignBranch | RefuseBranch
 """The messages about a new branch."""
 
-Message = VoteMessage | Outcome | EntriesRequest | Entries | Pruned | Accusation | BranchMessage
+Message = (
+    VoteMessage
+    | Outcome
+    | EntriesRequest
+    | Entries
+    | Pruned
+    | Accusation
+    | ShowClaim
+    | BranchMessage
+)

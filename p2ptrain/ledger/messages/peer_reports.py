@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger.chain.values import Terms
+from p2ptrain.ledger.messages.claim_statement import ClaimStatement
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +28,31 @@ class Ready:
     """`peer` has a contribution to outer step `step`: it trained on the first `blocks` of its lease
     (the data blocks assigned to it), which contain `tokens` tokens.
 
-    A node that does not train (a seed) reports Ready with no tokens and no blocks.
+    A node that does not train (a seed) reports Ready with no tokens and no blocks. In a run with
+    claims (`Rules.claims`), any other Ready carries the signed statement about its `claim`, which
+    repeats the numbers.
     """
 
     peer: PeerId
     step: int
     tokens: int
     blocks: int
+    claim: ClaimStatement | None = None
+
+    @property
+    def serial(self) -> int:
+        """The number of the claim; 0 without a claim."""
+        return 0 if self.claim is None else self.claim.serial
+
+    @property
+    def named(self) -> Digest | None:
+        """The digest of the claim, as the participant of a roster carries it."""
+        return None if self.claim is None else self.claim.claim
+
+    @staticmethod
+    def of(peer: PeerId, said: ClaimStatement) -> Ready:
+        """Return the report that belongs to a statement about a claim."""
+        return Ready(peer, said.step, said.tokens, said.blocks, said)
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ from p2ptrain.ledger.chain.canonical import (
 from p2ptrain.ledger.chain.decode_values import certified_from_plain, entry_from_plain
 from p2ptrain.ledger.chain.values import MEMBERS_MAX, Certified, Entry, LineId, Vote
 from p2ptrain.ledger.messages import messages
+from p2ptrain.ledger.messages.claim_statement import ClaimStatement, claim_statement_from_plain
 from p2ptrain.ledger.messages.evidence import Evidence, evidence_from_plain
 from p2ptrain.ledger.messages.messages import (
     MESSAGE_BYTES_MAX,
@@ -128,6 +129,7 @@ _CODECS: Mapping[Any, Codec] = {
     Entry: Codec(plain_of, entry_from_plain),
     Certified: Codec(plain_of, certified_from_plain),
     Evidence: Codec(plain_of, evidence_from_plain),
+    ClaimStatement: Codec(plain_of, claim_statement_from_plain),
     Accepted | None: Codec(plain_of, optional(accepted_from_plain)),
     tuple[PromiseProof, ...]: Codec(_plain_proofs, _read_proofs),
     tuple[Certified, ...]: Codec(lambda page: [it.plain() for it in page], _read_page),
@@ -144,6 +146,7 @@ _KINDS: Mapping[str, type[Message]] = {
     "entries": messages.Entries,
     "pruned": messages.Pruned,
     "accusation": messages.Accusation,
+    "show-claim": messages.ShowClaim,
     "propose-branch": messages.ProposeBranch,
     "sign-branch": messages.SignBranch,
     "refuse-branch": messages.RefuseBranch,

@@ -12,6 +12,7 @@ from typing import Protocol
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger.chain.values import Value
 from p2ptrain.ledger.messages.evidence import Evidence
+from p2ptrain.ledger.messages.peer_reports import Ready
 
 
 class Answer(Enum):
@@ -26,13 +27,15 @@ class Judgement:
 
     `fetch` is the update that this node must fetch before it can accept a Commit, if any.
     `evidence` is evidence (two contradictory signed statements) against a peer in the proposed
-    roster; it is sent to the proposer, which does not seem to know it.
+    roster; it is sent to the proposer, which does not seem to know it. `shows` are reports with
+    claims that the proposer does not seem to know; they are sent to it, too.
     """
 
     answer: Answer
     reason: str
     fetch: Digest | None = None
     evidence: Evidence | None = None
+    shows: tuple[Ready, ...] = ()
 
 
 class HeightPolicy(Protocol):

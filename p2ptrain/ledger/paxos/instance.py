@@ -27,6 +27,7 @@ from p2ptrain.ledger.messages.messages import (
     Promise,
     Propose,
     Refused,
+    ShowClaim,
     VoteMessage,
 )
 from p2ptrain.ledger.paxos.acceptor import Acceptor
@@ -240,6 +241,7 @@ class Instance:
         effects: list[Effect] = [self._refusal(proposer, round, judgement.reason)]
         if judgement.evidence is not None:
             effects.append(Send(proposer, Accusation(judgement.evidence)))
+        effects += shown_to(proposer, judgement)
         return [*effects, Note(f"no vote for {proposer}'s proposal: {judgement.reason}")]
 
     def _wait(
@@ -248,7 +250,7 @@ class Instance:
         effects: list[Effect] = []
         if judgement.reason != self._said:
             self._said = judgement.reason
-            effects.append(Note(f"no vote yet: {judgement.reason}"))
+            effects += [Note(f"no vote yet: {judgement.reason}"), *shown_to(proposer, judgement)]
         if judgement.fetch is None:
             self._fetch.stop()
         elif self._fetch.due_at is None or self._fetch.fires(now):
@@ -388,3 +390,9 @@ class Instance:
         count = 1 + min(len(self.electorate.voters), DOUBTFUL_ROUNDS)
         patience_s = rounds_s(self.electorate.rules.round_timeout_s, count)
         return self._wanting_since is not None and now >= self._wanting_since + patience_s
+
+
+def shown_to(proposer: PeerId, judgement: Judgement) -> list[Effect]:
+    """Return the messages with claims that the proposer does not seem to know."""
+    said = [(report.peer, report.claim) for report in judgement.shows]
+    return [Send(proposer, ShowClaim(peer, claim)) for peer, claim in said if claim is not None]

@@ -10,11 +10,14 @@ reports, because a needless refusal costs more than a wrong roster, which costs 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger.chain.apply import why_invalid
 from p2ptrain.ledger.chain.rules import Rules
 from p2ptrain.ledger.chain.state import LedgerState, Phase
-from p2ptrain.ledger.chain.values import Branch, Commit, Heal, Roster, Terms, Value
+from p2ptrain.ledger.chain.values import Branch, Commit, Heal, Participant, Roster, Terms, Value
+from p2ptrain.ledger.messages.peer_reports import Ready
 from p2ptrain.ledger.paxos.height_policy import Answer, Judgement
 from p2ptrain.ledger.policy.blame import DOUBT_MIN
 from p2ptrain.ledger.policy.membership import (
@@ -89,9 +92,13 @@ def may_accept(
         fault = fault or ("" if forced else _unasked(state, reports, value))
         fault = fault or ("" if late else _usurped(rules, state, reports, value, now))
         fault = fault or ("" if late else _self_serving(rules, state, reports, value, proposer))
-        if forced:
-            return Judgement(Answer.LATER, fault) if fault and doubtful else _YES
-        return _judge_roster(rules, state, reports, value, now, fault)
+        if forced and not (fault and doubtful):
+            return _YES
+        later = Judgement(Answer.LATER, fault)
+        judged = later if forced else _judge_roster(rules, state, reports, value, now, fault)
+        if judged.answer is Answer.YES:
+            return judged
+        return replace(judged, shows=_claims_to_show(rules, state, reports, value))
     if forced:
         return _YES
     return _judge_skip(rules, state, reports, now)
@@ -239,12 +246,29 @@ def _misquoted(state: LedgerState, reports: Reports, roster: Roster) -> str:
     """
     known = set(state.roster.participants) if state.roster is not None else set()
     for part in roster.participants:
-        ready = reports.ready.get(part.peer)
-        said = ready is not None and (ready.step, ready.tokens, ready.blocks)
         is_known = part.peer == reports.me or part in known
-        if not is_known and said != (state.step, part.tokens, part.blocks):
+        if not is_known and not _is_reported(state, reports, part):
             return f"this node does not know that {part.peer} trained on {part.tokens} tokens"
     return ""
+
+
+def _is_reported(state: LedgerState, reports: Reports, part: Participant) -> bool:
+    ready = reports.ready.get(part.peer)
+    said = ready is not None and (ready.step, ready.tokens, ready.blocks, ready.named)
+    return said == (state.step, part.tokens, part.blocks, part.claim)
+
+
+def _claims_to_show(
+    rules: Rules, state: LedgerState, reports: Reports, roster: Roster
+) -> tuple[Ready, ...]:
+    """Return the reports with claims that differ from those in the roster. Its proposer does not
+    seem to know them (SPEC.md, C4).
+    """
+    if not rules.claims:
+        return ()
+    parts = (part for part in roster.participants if not _is_reported(state, reports, part))
+    said = (reports.ready.get(part.peer) for part in parts)
+    return tuple(it for it in said if it is not None and it.claim and it.step == state.step)
 
 
 def _judge_roster(
@@ -284,6 +308,8 @@ def _judge_own_part(state: LedgerState, reports: Reports, roster: Roster) -> Jud
                 return Judgement(
                     Answer.NO, f"this node has {ready.tokens} tokens, not {part.tokens}"
                 )
+            if ready.named != part.claim:
+                return Judgement(Answer.NO, "this node has made a newer claim")
     return None
 
 

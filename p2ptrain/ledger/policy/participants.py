@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain import quorum
+from p2ptrain.ledger.chain.apply import claim_fault
 from p2ptrain.ledger.chain.rules import Rules
 from p2ptrain.ledger.chain.state import LedgerState
 from p2ptrain.ledger.chain.values import Participant
@@ -54,7 +55,8 @@ def readiness(rules: Rules, state: LedgerState, reports: Reports) -> Readiness:
         if report is not None and report.step == state.step:
             ready.add(member)
             if reports.stays(member) and fits_lease(rules, state, report):
-                contributors.append(Participant(member, report.tokens, report.blocks))
+                named = report.named
+                contributors.append(Participant(member, report.tokens, report.blocks, named))
         elif reports.stays(member) and is_awaited(state, member) and member not in reports.returned:
             awaited.append(member)
     enough = len(contributors) >= rules.participants_min
@@ -93,7 +95,12 @@ def is_awaited(state: LedgerState, member: PeerId) -> bool:
 
 
 def fits_lease(rules: Rules, state: LedgerState, report: Ready) -> bool:
-    """Return whether the report is a contribution that the peer's lease and block size allow."""
+    """Return whether the report is a contribution that the peer's lease and block size allow, with
+    a claim if the run has claims. A peer that an earlier attempt bound to a claim (SPEC.md, S15)
+    takes part with that claim, or not at all.
+    """
+    if claim_fault(rules, state, report.peer, report.named):
+        return False
     held = len(state.leases.get(report.peer, ()))
     covered = 0 < report.blocks <= held
     return covered and 0 < report.tokens <= report.blocks * rules.tokens_per_block
@@ -143,16 +150,25 @@ def could_take_part(
     rules: Rules, state: LedgerState, reports: Reports
 ) -> dict[PeerId, Participant]:
     """Return all peers that took part in this attempt or are ready now, and may stay members. Peers
-    that are down are excluded. So are peers whose work is lost, until they are ready again.
+    that are down are excluded. So are peers whose work is lost, until they are ready again, and
+    peers that have made a newer claim since (SPEC.md, C3).
     """
     roster = state.roster
     assert roster is not None
     ready = {each.peer: each for each in readiness(rules, state, reports).contributors}
     numbers = {each.peer: each for each in roster.participants} | ready
     gone = reports.down | (suspicion_of(state, reports).confessed - ready.keys())
+    gone |= {peer for peer in numbers if _has_newer_claim(state, reports, peer)}
     return {
         peer: part for peer, part in numbers.items() if peer not in gone and reports.stays(peer)
     }
+
+
+def _has_newer_claim(state: LedgerState, reports: Reports, peer: PeerId) -> bool:
+    """Return whether `peer` has replaced the claim to which an earlier attempt bound it."""
+    report, bound = reports.ready.get(peer), state.claims.get(peer)
+    replaced = report is not None and report.step == state.step and report.named != bound
+    return bound is not None and replaced
 
 
 def suspicion_of(state: LedgerState, reports: Reports) -> Suspicion:

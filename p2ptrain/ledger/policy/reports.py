@@ -212,6 +212,11 @@ class Reports:
         if (known is None or known.step < report.step) and self.is_punctual(report.peer):
             self.lags.append(max(0.0, now - self.quorum_at[1]))
 
+    def is_older_than(self, report: Ready) -> bool:
+        """Return whether `report` would replace an older one of the same peer and outer step."""
+        known = self.ready.get(report.peer)
+        return known is not None and known.step == report.step and known.serial < report.serial
+
     def forget_reports(self, peer: PeerId) -> None:
         """Forget the reports of `peer`, because they are about a chain that it has left."""
         for reports in (self.ready, self.done, self.failed, self.snapshots):
@@ -324,7 +329,10 @@ class Reports:
 
 
 def _position(report: Ready | ReduceDone | ReduceFailed) -> tuple[int, int]:
-    return (report.step, 0 if isinstance(report, Ready) else report.attempt)
+    """Return the place of a report in the order of its kind. Reports that a peer is ready for one
+    outer step are in the order of its claims.
+    """
+    return (report.step, report.serial if isinstance(report, Ready) else report.attempt)
 
 
 Key = TypeVar("Key", int, Digest, PeerId)

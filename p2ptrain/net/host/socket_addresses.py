@@ -30,13 +30,19 @@ def _remote_address(stream: TrioTCPStream) -> tuple[str, int] | None:
     return stream._cached_remote_address
 
 
-def local_host_of(connection: INetConn) -> str:
-    """Return the IP address of this machine that `connection` uses; "" if it is not known, for
-    example because the connection has ended."""
+def socket_of(connection: INetConn) -> Any:
+    """Return the socket of `connection`, a trio socket; None if it is not known."""
     part: Any = connection.muxed_conn
     for name in _PARTS:
         part = getattr(part, name, None)
+    return part
+
+
+def local_host_of(connection: INetConn) -> str:
+    """Return the IP address of this machine that `connection` uses; "" if it is not known, for
+    example because the connection has ended."""
+    sock = socket_of(connection)
     try:
-        return "" if part is None else str(part.getsockname()[0])
+        return "" if sock is None else str(sock.getsockname()[0])
     except OSError:
         return ""

@@ -30,12 +30,20 @@ def has_lost_vote(context: Context) -> bool:
 
 
 async def notice_lost_vote(context: Context) -> None:
-    """Keep the warning up to date until cancelled."""
+    """Keep the warning up to date until cancelled.
+
+    After each Commit, θ lacks the newest update for a moment. A node whose θ is behind may still be
+    catching up, so it does not begin to warn; it does not end its warning for that reason either,
+    because every Commit would then be followed by a new warning."""
     while True:
-        if not (context.at_head() and has_lost_vote(context)):
-            context.alerts.clear(WARNING)
-        elif WARNING not in context.alerts:
+        lost = has_lost_vote(context)
+        if lost and context.at_head() and WARNING not in context.alerts:
             context.alerts.show(WARNING, LOST_VOTE)
             context.journal.write("vote-lost", what=LOST_VOTE.what)
+            context.changes.notify_all()
+        elif not lost and WARNING in context.alerts:
+            context.alerts.clear(WARNING)
+            if context.ledger.snapshot.is_member(context.me):
+                context.journal.write("vote-back")
             context.changes.notify_all()
         await context.changes.wait()

@@ -44,6 +44,13 @@ LIMITS: dict[str, tuple[str, Callable[[str], int]]] = {
 }
 """For each limit in an order: the field of `Limits`, and the function that reads a text."""
 
+REASONS = {
+    "on_battery": "on battery",
+    "when_gpu_busy": "while other programs use the GPU",
+    "when_in_use": "while somebody uses this machine",
+}
+"""For each fact about the machine that can pause the node: the field of `Wishes`, in words."""
+
 UP_NOTE = "a running exchange uses the new rate from its next segment on"
 DOWN_NOTE = "it limits fetched snapshots, updates and data, not the bytes of an exchange"
 NEXT_TRAINER = "takes effect when the trainer next starts, for instance after a pause"
@@ -113,22 +120,18 @@ async def limit(context: Context, *, request: Mapping[str, Any]) -> Answer:
 
 
 async def schedule(context: Context, *, request: Mapping[str, Any]) -> Answer:
-    """Change what is given: `windows` (None removes the schedule), `on_battery`, `when_gpu_busy`.
-    Raises ConfigError."""
+    """Change what is given: `windows` (None removes the schedule), `on_battery`, `when_gpu_busy`,
+    `when_in_use`. Raises ConfigError."""
     wishes = context.state.wishes
     if "windows" in request:
         text = request["windows"]
         wishes = replace(wishes, schedule=None if text is None else parse_schedule(str(text)))
-    wishes = replace(
-        wishes,
-        on_battery=bool(request.get("on_battery", wishes.on_battery)),
-        when_gpu_busy=bool(request.get("when_gpu_busy", wishes.when_gpu_busy)),
-    )
+    asked: dict[str, Any] = {name: bool(request[name]) for name in REASONS if name in request}
+    wishes = replace(wishes, **asked)
     await _wish(context, wishes)
     kept = wishes.to_json()
-    return _told(context, schedule_in_words(wishes)) | {
-        name: kept[name] for name in ("schedule", "on_battery", "when_gpu_busy")
-    }
+    told = {name: kept[name] for name in ("schedule", *REASONS)}
+    return _told(context, schedule_in_words(wishes)) | told
 
 
 ORDERS: dict[str, Order] = {
@@ -220,12 +223,5 @@ def limits_in_words(context: Context) -> str:
 def schedule_in_words(wishes: Wishes) -> str:
     """Describe when the owner wants the node to train."""
     times = "at any time" if wishes.schedule is None else f"{wishes.schedule.text} (local time)"
-    but = [
-        words
-        for holds, words in (
-            (wishes.on_battery, "on battery"),
-            (wishes.when_gpu_busy, "while other programs use the GPU"),
-        )
-        if holds
-    ]
+    but = [words for name, words in REASONS.items() if getattr(wishes, name)]
     return f"trains {times}" + (f", but not {' or '.join(but)}" if but else "")

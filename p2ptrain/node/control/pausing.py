@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime, tzinfo
 from pathlib import Path
 
@@ -119,7 +120,8 @@ class Pausing:
         self._count(now)
         if state.wishes.paused and not is_paused(state.wishes, now):
             state.wishes = resumed(state.wishes)
-        facts = Facts(now, self._machine.on_battery, self._gpu.used_by, state.usage.total)
+        machine, bytes_today = self._machine, state.usage.total
+        facts = Facts(now, machine.on_battery, self._gpu.used_by, bytes_today, machine.used_at)
         pause = decide(state.wishes, facts, self._tz)
         context.plane.serving.is_open = pause is None or pause.kind != "daily"
         set_pause(context, pause)
@@ -127,9 +129,13 @@ class Pausing:
     async def _look(self) -> None:
         """Ask the machine for the facts that the wishes need, and save the usage if it is due."""
         context, wishes = self._context, self._context.state.wishes
-        if wishes.on_battery or wishes.when_gpu_busy:
+        if wishes.needs_the_machine:
             ask = self._ask_machine
-            wanted = {"battery": wishes.on_battery, "gpu": wishes.when_gpu_busy}
+            wanted = {
+                "battery": wishes.on_battery,
+                "gpu": wishes.when_gpu_busy,
+                "user": wishes.when_in_use,
+            }
             self._machine = await trio.to_thread.run_sync(lambda: ask(**wanted))
         else:
             self._machine = MachineFacts()
@@ -165,12 +171,7 @@ class Pausing:
 
 def resumed(wishes: Wishes) -> Wishes:
     """Return the wishes without the owner's own pause."""
-    return Wishes(
-        schedule=wishes.schedule,
-        on_battery=wishes.on_battery,
-        when_gpu_busy=wishes.when_gpu_busy,
-        limits=wishes.limits,
-    )
+    return replace(wishes, paused=False, paused_until=None)
 
 
 def load_usage(path: Path) -> Usage:

@@ -118,7 +118,7 @@ def _control(context: Context) -> dict[str, Any]:
     """Return the fields that show the owner's wishes and their effect."""
     own = context.state
     wishes, usage = own.wishes, own.usage
-    restricted = wishes.schedule is not None or wishes.on_battery or wishes.when_gpu_busy
+    restricted = wishes.schedule is not None or wishes.needs_the_machine
     missing = f" ({'; '.join(own.unavailable)})" if own.unavailable else ""
     leaves = "this node leaves when its next contribution is committed, as you asked"
     return {
@@ -190,6 +190,7 @@ def _member(context: Context, peer: PeerId) -> MemberStatus:
     heard_s_ago = context.now() - record.heard_s if record else None
     rate = context.trainer.tokens_per_s if mine else record.heartbeat.tokens_per_s if record else 0
     said = words(context.shown) if mine else record.heartbeat.state if record else ""
+    rtt_s = None if mine else context.network.round_trip_s(peer)
     return MemberStatus(
         peer=peer,
         peer_name=peer_name(peer),
@@ -199,4 +200,5 @@ def _member(context: Context, peer: PeerId) -> MemberStatus:
         tokens=context.ledger.snapshot.tokens_by_peer.get(peer, 0),
         tokens_per_s=rate,
         heard_s_ago=None if mine else heard_s_ago,
+        rtt_ms=None if rtt_s is None else round(1e3 * rtt_s, 1),
     )

@@ -6,16 +6,14 @@ writes what it says to the journal: failed and dropped messages. Nothing here en
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import partial
 
 import trio
 
 from p2ptrain.archive.home import Home
-from p2ptrain.node.page.keep_page import USUAL, Backoff, end_process
+from p2ptrain.node.page.process import USUAL, Backoff, end_process, run_process
 from p2ptrain.observe.journal import Journal
 
 LOOK_S = 5.0
@@ -44,35 +42,13 @@ async def keep_notifier(
         while not home.notify.exists():
             await trio.sleep(LOOK_S)
         began = trio.current_time()
-        reason = await _run_once(to_run(home), journal)
+        reason = await run_process(to_run(home), partial(_record, journal), _release)
         pause_s = backoff.after(pause_s, trio.current_time() - began)
         journal.write("notify-ended", reason=reason, again_s=pause_s)
         await trio.sleep(pause_s)
 
 
-async def _run_once(words: Sequence[str], journal: Journal) -> str:
-    """Run the process until it ends, and return how it ended."""
-    start = partial(
-        trio.lowlevel.open_process,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    )
-    try:
-        process = await start(list(words))
-    except OSError as exc:
-        return f"it cannot be started: {exc.strerror or exc}"
-    try:
-        with suppress(trio.BrokenResourceError):
-            await _record(process, journal)
-    finally:
-        with trio.CancelScope(shield=True):
-            await _release(process)
-    return f"it ended with status {process.returncode}"
-
-
-async def _record(process: trio.Process, journal: Journal) -> None:
+async def _record(journal: Journal, process: trio.Process) -> str:
     """Write each line of the process to the journal until its output ends."""
     output = process.stdout
     assert output is not None
@@ -82,6 +58,7 @@ async def _record(process: trio.Process, journal: Journal) -> None:
         for line in lines:
             journal.write("notify", what=line[:LINE_BYTES_MAX].decode(errors="replace"))
         said = said[:LINE_BYTES_MAX]
+    return ""
 
 
 async def _release(process: trio.Process) -> None:

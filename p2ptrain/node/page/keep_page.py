@@ -8,16 +8,13 @@ process is started again after a pause that grows. Nothing here ends the node.
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
-from functools import partial
 
 import trio
 
 from p2ptrain.archive.home import Home
+from p2ptrain.node.page.process import USUAL, Backoff, run_process
 from p2ptrain.observe.journal import Journal
 from p2ptrain.suggested_command import to_paste
 
@@ -30,29 +27,7 @@ TAIL_BYTES_MAX = 2000
 START_S = 120.0
 """Seconds in which the process must name its port: it loads slowly while trainers use all cores."""
 
-END_S = 3.0
-
-
 _PORT = re.compile(rb"port (\d{1,5})\n")
-
-
-@dataclass(frozen=True, slots=True)
-class Backoff:
-    """The pauses between the end of the process and its next start."""
-
-    first_s: float = 1.0
-    most_s: float = 300.0
-    healthy_s: float = 60.0
-    """A process that has served for this long is started again after the first pause."""
-
-    def after(self, pause_s: float, served_s: float) -> float:
-        """Return the next pause, from the last one (0 if there was none)."""
-        if served_s >= self.healthy_s or pause_s == 0:
-            return self.first_s
-        return min(2 * pause_s, self.most_s)
-
-
-USUAL = Backoff()
 
 
 def command(home: Home, port: int) -> list[str]:
@@ -95,25 +70,7 @@ class _Keeper:
 
     async def run_once(self, words: Sequence[str]) -> str:
         """Run the process until it ends. Return its newest output, or why it ended."""
-        start = partial(
-            trio.lowlevel.open_process,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-        try:
-            process = await start(list(words))
-        except OSError as exc:
-            return f"it cannot be started: {exc.strerror or exc}"
-        said = ""
-        try:
-            with suppress(trio.BrokenResourceError):
-                said = await self._follow(process)
-        finally:
-            with trio.CancelScope(shield=True):
-                await end_process(process)
-        return said.strip() or f"it ended with status {process.returncode}"
+        return await run_process(words, self._follow)
 
     async def _follow(self, process: trio.Process) -> str:
         output = process.stdout
@@ -164,18 +121,3 @@ def _port_in(said: bytes) -> int | None:
     found = _PORT.match(said)
     port = int(found[1]) if found else 0
     return port if 0 < port < 65536 else None
-
-
-async def end_process(process: trio.Process) -> None:
-    """End the process, by force if it does not end by itself. It notices the end of its input."""
-    assert process.stdin is not None
-    assert process.stdout is not None
-    await process.stdin.aclose()
-    if process.poll() is None:
-        process.terminate()
-        with trio.move_on_after(END_S):
-            await process.wait()
-    if process.poll() is None:
-        process.kill()
-        await process.wait()
-    await process.stdout.aclose()

@@ -10,6 +10,9 @@ hello, and its inbox then refuses the neighbour's hello for this stream (`datapl
     neither            punches, then dials a relay     waits for the call, then dials a relay
 
 Both know from heartbeats who says that it can be dialled, by IPv4, or by IPv6 if both have it.
+
+If the two have kept the connections of the last reduce (`kept_links`), the opener first offers to
+use them again, and the other one waits for that, for a second at most.
 """
 
 from __future__ import annotations
@@ -42,6 +45,7 @@ from p2ptrain.node.gossip.endpoint_exchange import introduced
 from p2ptrain.node.gossip.reachability import is_dialable
 from p2ptrain.node.punching.observed_ports import observe_ahead
 from p2ptrain.node.punching.purposes import reduce_purpose
+from p2ptrain.node.reduce.kept_links import KeptLinks
 from p2ptrain.node.state.context import Context
 from p2ptrain.node.state.threads import in_thread
 from p2ptrain.ring import ReduceRequest
@@ -76,10 +80,12 @@ async def open_edge(
     peer: PeerId,
     keep: Keep,
     threads: trio.CapacityLimiter,
+    kept: KeptLinks | None = None,
 ) -> None:
     """Open each stream with `peer`, and pass it to `keep`, which is called in a thread. `threads`
     limits the threads that dial and punch. This takes at most `edge_s` and one last try. After a
     longer wait, the whole reduce would fail before we could report which neighbour is at fault.
+    `kept` has the connections of the last reduce, which are used first.
 
     Raises:
         RelayFault: the two had to use a relay, and no relay worked.
@@ -108,17 +114,34 @@ async def open_edge(
     of_relays = list[RelayFault]()
     relayed = partial(dial_edge if is_opener else serve_edge, context, key_of, of_relays)
     ways = (ways_of_opener if is_opener else ways_of_other)(context, opening, relayed)
-    limit_s, faults = context.timing.edge_s + AGAIN_S, list[PeerError]()
+    faults = list[PeerError]()
     with _told_if_late(context, request, opening):
         async with trio.open_nursery() as nursery:
             for key in theirs.values():
                 nursery.start_soon(_receive, context, opening, key, claims, faults, nursery)
-            opened = await outcome.acapture(open_all, opening, ways, left_s=limit_s)
+            opened = await outcome.acapture(_open, context, request, opening, ways, kept)
             nursery.cancel_scope.cancel()
     if opening.missing:
         for fault in (*of_relays[-1:], *faults):
             raise fault
         opened.unwrap()
+    elif kept is not None:
+        kept.edge_open(peer)
+
+
+async def _open(
+    context: Context,
+    request: ReduceRequest,
+    opening: Opening,
+    ways: list[Way],
+    kept: KeptLinks | None,
+) -> None:
+    """Use the kept connections, and then the `ways`. Raises what `open_all` raises."""
+    if kept is not None:
+        is_opener = request.me < request.peers.index(opening.peer)
+        await kept.reuse(opening, request, is_opener=is_opener)
+    if opening.missing:
+        await open_all(opening, ways, left_s=opening.ends + AGAIN_S - context.now())
 
 
 def keys(request: ReduceRequest, dialler: PeerId) -> dict[int, RingKey]:

@@ -16,6 +16,7 @@ from p2ptrain.errors import PeerError, ReduceAborted, RemoteProtocolError
 from p2ptrain.ids import PeerId
 from p2ptrain.node.gossip.reachability import are_apart
 from p2ptrain.node.reduce.edge import open_edge
+from p2ptrain.node.reduce.kept_links import KeptLinks
 from p2ptrain.node.relaying.relayed_links import blamable, relay_offers, relays_to
 from p2ptrain.node.state.context import Context
 from p2ptrain.ring import NEIGHBOURS_MAX, Links, ReduceRequest
@@ -27,8 +28,12 @@ each of which is dialled and called through its NAT."""
 
 @dataclass(slots=True)
 class ReduceLinks:
-    """Open connections by neighbour and stream. The creator must always call `close`."""
+    """Open connections by neighbour and stream. The creator must always call `close`. `kept` has
+    the connections of the last reduce, and gets these after a complete reduce."""
 
+    kept: KeptLinks | None = None
+    request: ReduceRequest | None = None
+    """The reduce that the connections are for; None before `connect`."""
     open: dict[tuple[PeerId, int], SecureSocket] = field(default_factory=dict)
     threads: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(THREADS_MAX))
 
@@ -38,6 +43,12 @@ class ReduceLinks:
             peer: [self.open[peer, stream] for stream in range(request.streams)]
             for peer in request.neighbours
         }
+
+    def keep(self) -> None:
+        """Keep the connections for the next reduce, because this one is complete."""
+        if self.kept is not None and self.request is not None:
+            links, self.open = self.open, {}
+            self.kept.keep(self.request, links)
 
     def close(self) -> None:
         for connection in self.open.values():
@@ -53,13 +64,16 @@ async def connect(context: Context, request: ReduceRequest, edges: ReduceLinks) 
         what = f"with the {request.schedule} schedule this node would have {count} neighbours"
         raise ReduceAborted(request.step, request.attempt, (), what)
     faults: list[ReduceAborted] = []
+    edges.request = request
+    if edges.kept is not None:
+        edges.kept.begin(request)
 
     async def ensure_open(peer: PeerId) -> None:
         def keep(stream: int, connection: SecureSocket) -> None:
             edges.open[peer, stream] = connection
 
         try:
-            await open_edge(context, request, peer, keep, edges.threads)
+            await open_edge(context, request, peer, keep, edges.threads, edges.kept)
         except (PeerError, RemoteProtocolError) as exc:
             blamed, what = fault(context, request, peer, exc)
             faults.append(ReduceAborted(request.step, request.attempt, blamed, what))

@@ -27,13 +27,21 @@ from p2ptrain.ledger.chain.state import LedgerState
 from p2ptrain.ledger.chain.values import Commit, Participant, Roster
 from p2ptrain.ledger.messages.peer_reports import Ready, ReduceDone, ReduceFailed, UpdateHeld
 from p2ptrain.ledger.policy.reduce_results import confessed
+from p2ptrain.node.reduce.kept_links import KeptLinks, kept_links
 from p2ptrain.node.reduce.overdue_commit import wait_for_commit
 from p2ptrain.node.reduce.reduce_links import ReduceLinks, connect, without_relayed
 from p2ptrain.node.state.context import Context
 from p2ptrain.node.state.threads import in_thread
 from p2ptrain.observe.states import Exchanging, StandingBy
 from p2ptrain.peers.heartbeat import ReduceReport
-from p2ptrain.ring import Reduce, ReduceRequest, ReduceStatistics, residual_max, streams_for
+from p2ptrain.ring import (
+    Difference,
+    Reduce,
+    ReduceRequest,
+    ReduceStatistics,
+    residual_max,
+    streams_for,
+)
 from p2ptrain.ring.wait_for import reduce_deadline_s
 from p2ptrain.state import Arena, Float32Vector, Residual
 from p2ptrain.state.pseudo_gradient import compare
@@ -90,6 +98,11 @@ def reduce_impossible(
 
 async def run_reduces(context: Context) -> None:
     """Take part in every reduce whose roster includes us, or report that we cannot."""
+    async with kept_links(context) as kept:
+        await _run_reduces(context, kept)
+
+
+async def _run_reduces(context: Context, kept: KeptLinks) -> None:
     tried: tuple[int, int] | None = None
     while True:
         settle(context)
@@ -108,9 +121,13 @@ async def run_reduces(context: Context) -> None:
             await _decline(context, wanted)
             continue
         began_s = context.now()
-        with closing(ReduceLinks()) as edges:
+        with closing(ReduceLinks(kept)) as edges:
             is_done = await _attempt(context, outer_step, roster, edges)
-        if is_done:
+            if is_done:
+                edges.keep()
+        if not is_done:
+            kept.attempt_failed(roster.step, roster.attempt)
+        else:
             await _expect_commit(context, roster, context.now() - began_s)
 
 
@@ -225,8 +242,7 @@ async def _reduce(
         reduce = Reduce(
             request,
             links,
-            theta,
-            local,
+            Difference(theta, local),
             payload,
             context.plane.uplink,
             residual=None if residual is None else residual.owed,

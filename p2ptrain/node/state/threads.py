@@ -5,6 +5,7 @@
 | durable writes: votes, entries, evidence, start counts, the store's head | `durably`, here | 4 |
 | reads of the ledger's task between events | `durably`, here | the same 4 |
 | connecting the neighbours of a ring | `reduce_links.THREADS_MAX`, `edge.WAITING` | see there |
+| hellos on kept connections | `kept_links.ACCEPTING` | 64 |
 | other connections; hole punching | `connecting/opening`, `punching/` | see there |
 | DNS lookups: names from our user, from members, from others | `net/names` | 4, 8, 2 |
 | everything else: reading, hashing, kernels, snapshots, trainers | trio's own | 40 |

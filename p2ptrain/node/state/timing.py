@@ -17,6 +17,10 @@ from p2ptrain.ring import SILENCE_S
 class ReduceTiming:
     dial_s: float = 4.0
     """Limit for one dial of a neighbour: several times what a busy machine far away needs."""
+    reuse_s: float = 1.0
+    """How long a neighbour may take to answer on a connection that was kept since the last reduce.
+    It answers at once, even if it has not heard of the new roster. So this covers a round trip and
+    a delay of its event loop, and is what a dead connection costs."""
     lag_s: float = 5.0
     """How long a participant continues with its own reduce after the others have committed the
     result. All participants normally finish within a few seconds of each other. After this time,

@@ -7,7 +7,14 @@ and is what charts are drawn from. Nothing in the node reads it to decide anythi
 
 from p2ptrain.observe.series.reader import SeriesReader, SeriesUnavailable
 from p2ptrain.observe.series.recorder import SeriesRecorder
-from p2ptrain.observe.series.rows import EventRow, PeerStepRow, SampleRow, StepRow
+from p2ptrain.observe.series.rows import (
+    EventRow,
+    PeerStepRow,
+    SampleRow,
+    StepRow,
+    ToldEventRow,
+    ToldSampleRow,
+)
 
 __all__ = [
     "EventRow",
@@ -17,4 +24,6 @@ __all__ = [
     "SeriesRecorder",
     "SeriesUnavailable",
     "StepRow",
+    "ToldEventRow",
+    "ToldSampleRow",
 ]

@@ -15,9 +15,17 @@ from typing import Self
 from urllib.parse import quote
 
 from p2ptrain.errors import StoreError, reason_of
-from p2ptrain.observe.series.rows import EventRow, PeerStepRow, SampleRow, StepRow
-from p2ptrain.observe.series.tables import fault_of, select
+from p2ptrain.observe.series.rows import (
+    EventRow,
+    PeerStepRow,
+    SampleRow,
+    StepRow,
+    ToldEventRow,
+    ToldSampleRow,
+)
+from p2ptrain.observe.series.tables import fault_of, has_told, select
 from p2ptrain.observe.series.thinning import merged_steps
+from p2ptrain.observe.series.told import as_event
 
 BUSY_S = 1.0
 STEPS_MAX = 20_000
@@ -130,16 +138,18 @@ class SeriesReader:
         sql = (
             "SELECT peer, sum(peer_steps.tokens),"
             " sum(coalesce(contributed, 1)) FROM peer_steps JOIN steps USING (step)"
-            " WHERE peer_steps.tokens > 0 AND (?1 IS NULL OR time >= ?1)"
+            " WHERE peer_steps.tokens > 0 AND (:since IS NULL OR time >= :since)"
             " GROUP BY peer ORDER BY 2 DESC, peer"
         )
         with self._translated():
-            return [Contribution(*row) for row in self._connection.execute(sql, (since,))]
+            return [Contribution(*row) for row in self._connection.execute(sql, {"since": since})]
 
     def events(self, *, before: int | None = None, limit: int = 100) -> list[tuple[int, EventRow]]:
         """Return the newest events with their ids, newest first. With `before`, return only those
-        with smaller ids."""
-        return self._events("id < ? ORDER BY id DESC", before or 1 << 53, limit)
+        with smaller ids. Events that members told come last: their ids are negative."""
+        edge = before or 1 << 53
+        found = self._events("id < ? ORDER BY id DESC", edge, limit)
+        return found + self._told_events(edge, limit - len(found)) if len(found) < limit else found
 
     def events_after(self, known: int, *, limit: int = 100) -> list[tuple[int, EventRow]]:
         """Return the events with ids larger than `known`, oldest first."""
@@ -151,10 +161,46 @@ class SeriesReader:
             found = self._connection.execute(sql, (edge, min(limit, EVENTS_MAX))).fetchall()
         return [(number, EventRow(*values)) for number, *values in found]
 
+    def _told_events(self, edge: int, limit: int) -> list[tuple[int, EventRow]]:
+        with self._translated():
+            if not has_told(self._connection):
+                return []
+            sql = (
+                "SELECT -id, step, kind, peer, time, told_by FROM told_events"
+                " WHERE -id < ? ORDER BY id LIMIT ?"
+            )
+            found = self._connection.execute(sql, (edge, min(limit, EVENTS_MAX))).fetchall()
+        return [(number, as_event(ToldEventRow(*values))) for number, *values in found]
+
+    def own_events(self, first: int, last: int, limit: int) -> list[EventRow]:
+        """Return the newest events of the outer steps from `first` to `last` that this node has
+        recorded itself, newest first."""
+        where = "step >= ? AND step <= ? ORDER BY id DESC LIMIT ?"
+        with self._translated():
+            return select(self._connection, EventRow, where, (first, last, limit))
+
+    def own_samples(self, first: int, last: int, limit: int) -> list[SampleRow]:
+        """Return the newest samples of the outer steps from `first` to `last` that this node has
+        received itself, newest first."""
+        where = "step >= ? AND step <= ? ORDER BY step DESC, prompt LIMIT ?"
+        with self._translated():
+            return select(self._connection, SampleRow, where, (first, last, limit))
+
     def samples(self) -> list[SampleRow]:
-        """Return all samples, ordered by outer step and prompt."""
+        """Return the samples that this node has received itself, ordered by outer step and
+        prompt."""
         with self._translated():
             return select(self._connection, SampleRow, "1 ORDER BY step, prompt")
+
+    def told_samples(self) -> list[ToldSampleRow]:
+        """Return the samples that members told, ordered by outer step and prompt, except those that
+        this node has too."""
+        known = {(row.step, row.prompt) for row in self.samples()}
+        with self._translated():
+            if not has_told(self._connection):
+                return []
+            found = select(self._connection, ToldSampleRow, "1 ORDER BY step, prompt")
+        return [row for row in found if (row.step, row.prompt) not in known]
 
 
 def with_times(rows: Sequence[StepRow]) -> list[StepRow]:

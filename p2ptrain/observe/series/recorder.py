@@ -16,7 +16,14 @@ from pathlib import Path
 from typing import Self
 
 from p2ptrain.errors import reason_of
-from p2ptrain.observe.series.rows import PeerStepRow, Row, StepRow
+from p2ptrain.observe.series.rows import (
+    PeerStepRow,
+    Row,
+    StepRow,
+    ToldEventRow,
+    ToldRow,
+    ToldSampleRow,
+)
 from p2ptrain.observe.series.thinning import Bounds
 from p2ptrain.observe.series.writer import SeriesWriter
 
@@ -69,6 +76,10 @@ class SeriesRecorder:
         """Write rows that a member told, where this series has no rows of its own."""
         self._hand_over(("fill", (step, *peers)))
 
+    def tell(self, *rows: ToldRow) -> None:
+        """Write events and samples that a member told, except those that are known already."""
+        self._hand_over(("tell", rows))
+
     def forget_after(self, step: int) -> None:
         """Delete the rows of outer steps after `step`: this node has dropped them, because another
         chain outranked its branch."""
@@ -115,6 +126,11 @@ class SeriesRecorder:
             self.notice = self._writer.notice or self.notice
         if how == "record":
             self._writer.write(rows)
+            return
+        if how == "tell":
+            self._writer.tell(
+                [row for row in rows if isinstance(row, ToldEventRow | ToldSampleRow)]
+            )
             return
         step, *peers = rows
         assert isinstance(step, StepRow)

@@ -161,8 +161,39 @@ class SampleRow(_Row):
     text: str
 
 
-Row = StepRow | PeerStepRow | EventRow | SampleRow
-TABLES: tuple[type[Row], ...] = get_args(Row)
+@dataclass(frozen=True, slots=True)
+class ToldEventRow(_Row):
+    """An event that the member `told_by` has told this node. `told.as_event` makes a sentence."""
+
+    table = "told_events"
+    key = ("step", "kind", "peer")
+
+    step: int
+    kind: str
+    peer: str
+    time: float
+    told_by: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToldSampleRow(_Row):
+    """A sample that the member `told_by` has told this node."""
+
+    table = "told_samples"
+    key = ("step", "prompt")
+
+    step: int
+    prompt: int
+    peer: str
+    text: str
+    told_by: str
+
+
+OwnRow = StepRow | PeerStepRow | EventRow | SampleRow
+ToldRow = ToldEventRow | ToldSampleRow
+Row = OwnRow | ToldRow
+TABLES: tuple[type[OwnRow], ...] = get_args(OwnRow)
+"""The tables that every series has. Those of `ToldRow` are made when a node opens its series."""
 
 
 def columns(kind: type[Any]) -> tuple[str, ...]:

@@ -27,6 +27,15 @@ CREATE TABLE samples(step INTEGER, prompt INTEGER, peer TEXT, text TEXT,
   PRIMARY KEY(step, prompt)) WITHOUT ROWID;
 """
 
+CREATE_TOLD = """
+CREATE TABLE IF NOT EXISTS told_events(id INTEGER PRIMARY KEY, step INTEGER, kind TEXT, peer TEXT,
+  time REAL, told_by TEXT, UNIQUE(step, kind, peer));
+CREATE TABLE IF NOT EXISTS told_samples(step INTEGER, prompt INTEGER, peer TEXT, text TEXT,
+  told_by TEXT, PRIMARY KEY(step, prompt)) WITHOUT ROWID;
+"""
+"""Tables of their own: what members tell never displaces what this node has observed, and a file of
+an earlier version gets them too."""
+
 
 def create(connection: sqlite3.Connection, run: str) -> None:
     """Create the tables in an empty database."""
@@ -50,6 +59,12 @@ def fault_of(connection: sqlite3.Connection, run: str = "") -> str:
         return "it belongs to another run"
     missing = {kind.table for kind in TABLES} - names
     return f"it has no table {min(missing)}" if missing else ""
+
+
+def has_told(connection: sqlite3.Connection) -> bool:
+    """Return whether the series has the tables for what members tell."""
+    sql = "SELECT count(*) FROM sqlite_master WHERE name IN ('told_events', 'told_samples')"
+    return bool(connection.execute(sql).fetchone()[0] == 2)
 
 
 def select(

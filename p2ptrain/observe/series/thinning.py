@@ -35,6 +35,10 @@ class Bounds:
     """Maximum number of events, about 4 MB. The oldest are deleted first."""
     samples_max: int = 10_000
     """Maximum number of samples. Beyond it, every second outer step with samples is dropped."""
+    told_events_max: int = 4000
+    told_samples_max: int = 1000
+    """Maximum numbers of events and samples that members have told, about 0.6 MB and 4 MB at most.
+    They are asked for from the newest on. Beyond these numbers, nothing more is written."""
 
 
 def thin(connection: sqlite3.Connection, bounds: Bounds) -> None:
@@ -65,8 +69,9 @@ def _merge_old(connection: sqlite3.Connection, whole: int) -> None:
 def _merge(connection: sqlite3.Connection, group: int, below: int) -> None:
     """Merge the rows of each group of `group` steps before step `below`."""
     found = connection.execute(
-        "SELECT step / ?1 FROM steps WHERE step < ?2 GROUP BY step / ?1 HAVING count(*) > 1",
-        (group, below),
+        "SELECT step / :group FROM steps WHERE step < :below"
+        " GROUP BY step / :group HAVING count(*) > 1",
+        {"group": group, "below": below},
     ).fetchall()
     for (number,) in found:
         within = (number * group, (number + 1) * group)

@@ -13,8 +13,9 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from p2ptrain.observe.series.rows import COUNT_MAX, PeerStepRow, Row, StepRow
-from p2ptrain.observe.series.tables import create, fault_of, insert, select
+from p2ptrain.observe.series.rows import COUNT_MAX, PeerStepRow, Row, StepRow, ToldRow
+from p2ptrain.observe.series.tables import CREATE_TOLD, create, fault_of, insert, select
+from p2ptrain.observe.series.telling import new_among
 from p2ptrain.observe.series.thinning import Bounds, thin
 
 THIN_EVERY = 64
@@ -83,6 +84,12 @@ class SeriesWriter:
                 self._delete(first, step.step)
             insert(self._connection, [step, *peers], own=False)
             return True
+
+    def tell(self, rows: Sequence[ToldRow]) -> None:
+        """Write events and samples that a member told, except those that are known already. The
+        first teller of an event or a sample counts."""
+        with _transaction(self._connection):
+            insert(self._connection, new_among(self._connection, rows, self._bounds), own=False)
 
     def _delete(self, after: int, last: int) -> None:
         for table in ("steps", "peer_steps"):
@@ -157,6 +164,7 @@ def _connected(path: Path, run: str) -> sqlite3.Connection:
         connection.execute(f"PRAGMA journal_size_limit = {JOURNAL_BYTES_MAX}")
         if not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
             create(connection, run)
+        connection.executescript(CREATE_TOLD)
     except BaseException:
         connection.close()
         raise

@@ -15,9 +15,10 @@ from typing import Any
 
 from p2ptrain.encoding import count, fields, pack, unpack
 from p2ptrain.errors import LocalProtocolError, RemoteProtocolError
-from p2ptrain.identity import Identity, is_peer_id, verify
+from p2ptrain.identity import Identity, is_peer_id
 from p2ptrain.ids import PeerId, RunId, is_digest
 from p2ptrain.observe.series.rows import PeerStepRow, StepRow
+from p2ptrain.peers.series.signed_page import body_of_page, signed_page
 from p2ptrain.peers.series.step_report import BOUNDS, DEVICES, STEP_MAX, VERSION_CHARACTERS_MAX
 
 REQUEST_BYTES_MAX = 256
@@ -84,7 +85,7 @@ def encode_page(page: HistoryPage, run: RunId, teller: Identity) -> bytes:
 
 
 def signed_body(body: bytes, teller: Identity) -> bytes:
-    return pack({"body": body, "signature": teller.sign(PREFIX + body)})
+    return signed_page(PREFIX, body, teller)
 
 
 def encode_body(page: HistoryPage, run: RunId) -> bytes:
@@ -111,17 +112,8 @@ def decode_page(data: bytes, run: RunId, teller: PeerId) -> HistoryPage:
 
     Raises RemoteProtocolError: the page is malformed, a value is out of bounds, the signature is
         wrong, or the page belongs to another run."""
-    wire = fields(unpack(data, bytes_max=PAGE_BYTES_MAX), body=bytes, signature=bytes)
-    body, signature = wire["body"], wire["signature"]
-    assert isinstance(body, bytes)
-    assert isinstance(signature, bytes)
-    if not verify(teller, PREFIX + body, signature):
-        raise RemoteProtocolError("a page of history is not signed by the peer that sent it")
-    said: dict[str, Any] = {
-        **fields(
-            unpack(body, bytes_max=PAGE_BYTES_MAX), run=str, names=list, steps=list, peers=list
-        )
-    }
+    body = body_of_page(data, PREFIX, teller, PAGE_BYTES_MAX)
+    said: dict[str, Any] = {**fields(body, run=str, names=list, steps=list, peers=list)}
     if said["run"] != run:
         raise RemoteProtocolError("a page of history belongs to another run")
     many = ((said["names"], NAMES_MAX), (said["steps"], STEPS_MAX), (said["peers"], ROWS_MAX))

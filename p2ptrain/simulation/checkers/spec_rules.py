@@ -346,6 +346,7 @@ def all_checkers(
     when they start."""
     exposure = LiarsAreExposed(lines=lines, rules=rules, liars=liars)
     seeds = frozenset(rules.founders[: profile.seeds_among_peers])
+    strangers = liars if profile.open or profile.claims else frozenset()
     checkers: list[Watch] = [
         exposure,
         OneEntryPerHeight(exposure=exposure),
@@ -356,7 +357,7 @@ def all_checkers(
         CommitsAreMade(rules=rules, liars=liars, spoilers=spoilers),
         VotesAreKept(lines=lines, liars=liars),
         EqualHeadsAgree(),
-        BlocksAreCommittedOnce(strangers=liars if profile.open else frozenset()),
+        BlocksAreCommittedOnce(strangers=strangers),
         NewcomersAreFew(founders=frozenset(rules.founders if profile.open else ())),
         StepsGoOn(rules=rules),
         SnapshotsAreTrue(rules=rules, liars=liars, orderly=profile.keeps_processes),
@@ -369,12 +370,13 @@ def all_checkers(
     if profile.spoilers:
         checkers += [SpoilersCostLittle(), SpoilersCostLittleTime(spoilers)]
         checkers.append(ExclusionsAreShared(spoilers))
-    if liars and not profile.open:
+    if liars and not profile.open and not profile.claims:  # The latter has crashes as well.
         checkers.append(NobodyIsUsurped(troubles, liars))
     if rules.branches:
         checkers += [NobodyIsDrawnAway(rules, troubles), HealsGoUp()]
     elif not profile.spoilers and not profile.open:
         # With branches, members on other branches do not take part. Spoilers can get honest members
         # left out, and Sybils can get honest learners left out.
-        checkers.append(NobodyIsStarved(troubles, profile.is_orderly, seeds))
+        idle = seeds | (liars if profile.claims else frozenset())
+        checkers.append(NobodyIsStarved(troubles, profile.is_orderly, idle))
     return checkers

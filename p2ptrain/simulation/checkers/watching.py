@@ -9,6 +9,7 @@ from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger.chain.state import LedgerState
 from p2ptrain.ledger.chain.values import Certified, Value
 from p2ptrain.ledger.messages.messages import Message
+from p2ptrain.ledger.messages.peer_reports import Ready
 from p2ptrain.simulation.disk import SimDisk
 
 BlocksTrained = Mapping[PeerId, tuple[int, ...]]
@@ -37,6 +38,16 @@ class Decision:
         return self.certified.entry.value
 
 
+@dataclass(frozen=True, slots=True)
+class Known:
+    """The state and disk of a node that received a report. `shown`: another peer than its author
+    sent the report."""
+
+    state: LedgerState
+    disk: SimDisk
+    shown: bool
+
+
 @dataclass(slots=True)
 class Watch:
     """Base class that does not check anything. Checkers override the methods that they need, and
@@ -52,6 +63,10 @@ class Watch:
 
     def on_state(self, peer: PeerId, state: LedgerState) -> None:
         return
+
+    def on_report(self, receiver: PeerId, report: Ready, known: Known) -> None:
+        """Check what `receiver`, an honest node, knows after it handled the report of another peer.
+        Only in worlds with claims."""
 
     def on_applied(self, peer: PeerId, step: int, theta: Digest, end: Digest | None = None) -> None:
         """Check θ after `peer` applied outer step `step`. In runs with branches, `end` is the entry

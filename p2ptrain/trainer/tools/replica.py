@@ -63,18 +63,27 @@ class Replica:
         parameters."""
         return self._flat.numpy()
 
-    def train(self, rows: Tokens, rate: float) -> float:
+    def train(
+        self, rows: Tokens, rate: float, *, micro_batch: int = 0, targets: Tokens | None = None
+    ) -> float:
         """Do one inner step. Return the mean cross-entropy in nats before the step.
+
+        `micro_batch` is the number of rows per forward pass; 0 means all rows. `targets` replaces
+        the tokens to predict, to simulate a peer that trains on wrong labels.
 
         Raises TrainerDiverged if loss or gradient is not finite.
         """
         tokens = predicted_tokens(rows)
         batch = torch.from_numpy(rows)
-        weights = dict[str, Tensor](self._model.named_parameters())
-        loss, objective = self._losses(weights, batch[:, :-1], batch[:, 1:])
-        (objective / tokens).backward()
+        wanted = batch[:, 1:] if targets is None else torch.from_numpy(targets)
+        mean = 0.0
+        for first in range(0, len(rows), micro_batch or len(rows)):
+            piece = slice(first, first + (micro_batch or len(rows)))
+            weights = dict[str, Tensor](self._model.named_parameters())
+            loss, objective = self._losses(weights, batch[piece, :-1], wanted[piece])
+            (objective / tokens).backward()
+            mean += float(loss.detach()) / tokens
         norm = clip_gradients(self._model.parameters(), self._inner.clip)
-        mean = float(loss.detach()) / tokens
         if not math.isfinite(mean) or not math.isfinite(norm):
             raise TrainerDiverged(f"the loss is {mean} and the gradient's norm {norm}")
         self._optimizer.set_rate(rate)

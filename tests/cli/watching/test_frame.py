@@ -100,6 +100,19 @@ def test_whole_screen_of_a_run(size: tuple[int, int], shown: str) -> None:
     assert text(KNOWN, View(), *size) == shown
 
 
+def test_very_wide_screen_has_the_round_trip_times_measured_here() -> None:
+    me, *others = made_status().members
+    others = [replace(each, rtt_ms=3.4 + 40 * number) for number, each in enumerate(others)]
+    status = replace(made_status(), members=(me, *others))
+    shown = text(replace(KNOWN, status=status), View(), 100, 24).splitlines()
+    assert [line[19:70].split() for line in shown[9:13]] == [
+        ["state", "tok/s", "heard", "RTT"],
+        ["training", "(inner", "37/100)", "9.0k"],
+        ["training", "(inner", "37/100)", "9.0k", "2", "s", "43", "ms"],
+        ["training", "(inner", "37/100)", "9.0k", "1", "s", "3", "ms"],
+    ]
+
+
 def test_silent_node_leaves_its_last_facts_with_their_age() -> None:
     members = list(made_status(30).members)
     members[1] = replace(members[1], health="red")

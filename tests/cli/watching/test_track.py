@@ -12,7 +12,8 @@ import pytest
 
 from p2ptrain.cli.history import opened_series
 from p2ptrain.cli.tracking.copying import copy_for_ever, copy_new
-from p2ptrain.cli.tracking.targets import JsonLines, TensorBoard, open_target, tensorboard_writer
+from p2ptrain.cli.tracking.run_loggers import package
+from p2ptrain.cli.tracking.targets import JsonLines, TensorBoard, open_target, to_aim, to_wandb
 from p2ptrain.errors import ConfigError, MachineUnfit
 from p2ptrain.observe.series import StepRow
 from p2ptrain.observe.series.writer import SeriesWriter
@@ -126,10 +127,83 @@ def test_tensorboard_gets_scalars_and_discards_what_a_crash_left(home: Path, fol
     assert made[1].closed
 
 
-def test_missing_package_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "tensorboardX", None)
-    with pytest.raises(MachineUnfit, match="tensorboardX is not installed"):
-        tensorboard_writer(folder, None)
+@dataclass
+class FakeRun:
+    """A stand-in for a run of wandb or of aim."""
+
+    given: dict[str, Any]
+    id: str = "blue-sky-7"
+    hash: str = "c0ffee"
+    steps: dict[int, dict[str, float]] = field(default_factory=dict)
+    closed: bool = False
+
+    def log(self, values: dict[str, float], step: int) -> None:
+        self.steps[step] = values
+
+    def track(self, value: float, name: str, step: int) -> None:
+        self.steps.setdefault(step, {})[name] = value
+
+    def finish(self) -> None:
+        self.closed = True
+
+    close = finish
+
+
+@dataclass
+class FakePackage:
+    """A stand-in for the package wandb or aim. It keeps the runs that were opened."""
+
+    runs: list[FakeRun] = field(default_factory=list)
+
+    def init(self, **given: Any) -> FakeRun:
+        self.runs.append(FakeRun(given))
+        return self.runs[-1]
+
+    Run = init
+
+
+@pytest.mark.parametrize(
+    ("open_it", "local", "name"),
+    [
+        (to_wandb, {"mode": "offline", "id": None, "resume": None}, {"id": "blue-sky-7"}),
+        (to_aim, {"run_hash": None, "system_tracking_interval": None}, {"run_hash": "c0ffee"}),
+    ],
+)
+def test_logged_run_is_local_and_goes_on_after_a_restart(
+    home: Path, folder: Path, open_it: Any, local: dict[str, Any], name: dict[str, str]
+) -> None:
+    made = FakePackage()
+    crashed = open_it(folder, made)
+    assert copied(home, crashed) == STEPS - 2
+    [first] = made.runs
+    assert first.given.items() >= local.items()
+    assert str(folder) in (first.given.get("dir"), first.given.get("repo"))
+    assert list(first.steps) == list(range(1, STEPS - 1))
+    step = made_steps()[0]
+    assert first.steps[1].items() >= {
+        ("loss/train", step.loss),
+        ("run/tokens_total", step.tokens_total),
+        ("run/time", step.time),
+    }
+    again = open_it(folder, made)  # The crash came before anything was known to be on the disk.
+    assert made.runs[1].given.items() >= name.items()
+    assert copied(home, again) == STEPS - 2
+    again.close()
+    assert (made.runs[1].steps, made.runs[1].closed) == (first.steps, True)
+    last = open_it(folder, made)
+    assert (last.newest, copied(home, last)) == (STEPS - 2, 0)
+    assert copied(home, last, now=NOW + 1000) == 2
+    last.close()
+    assert list(made.runs[2].steps) == [STEPS - 1, STEPS]
+
+
+def test_missing_package_is_named_with_the_command_that_installs_it() -> None:
+    with pytest.raises(MachineUnfit, match="no_such_tracker is not installed") as caught:
+        package("no_such_tracker")
+    assert (caught.value.code, "pip install no_such_tracker" in caught.value.do) == (
+        "TRACK-PACKAGE",
+        True,
+    )
 
 
 def test_folder_belongs_to_one_run(folder: Path) -> None:

@@ -15,6 +15,7 @@ from p2ptrain.dataplane.relaying.policy import (
     EndedEdge,
     NotYet,
     RelayBook,
+    is_idle,
     is_over,
     judge,
 )
@@ -76,6 +77,45 @@ def test_edge_is_over_with_its_attempt_and_a_fetch_after_a_while() -> None:
     assert is_over(edge, everyone(attempt=ATTEMPT + 1), seconds=0) == "this attempt is over"
     assert is_over(fetch, everyone(), seconds=FETCH_S - 1) == ""
     assert is_over(fetch, everyone(), seconds=FETCH_S) != ""
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_idle_now", "ends"),
+    [
+        ({}, False, False),
+        ({"attempt": ATTEMPT + 1}, False, True),  # The ends close what is left of a failed attempt.
+        ({"step": STEP + 1, "attempt": 0, "participants": ()}, True, False),
+        ({"step": STEP + 1, "attempt": 0}, False, False),
+        ({"step": STEP + 1, "attempt": 0, "participants": (ANN.peer, CAI.peer)}, True, True),
+        ({"step": STEP + 1, "members": {ANN.peer, CAI.peer}, "participants": ()}, True, True),
+    ],
+)
+def test_edge_may_be_kept_for_the_next_reduce_of_both_ends(
+    changes: dict[str, object], is_idle_now: bool, ends: bool
+) -> None:
+    view, request = everyone(**changes), asks(edge_key())
+    assert is_idle(request.edge, view) is is_idle_now
+    assert (is_over(request, view, seconds=0) != "") is ends
+    assert not is_idle(asks(fetch_key()).edge, view)
+
+
+def test_idle_edge_gives_way_to_another_edge() -> None:
+    book, old, new = RelayBook(RelayLimits(edges=2)), asks(edge_key()), asks(edge_key(step=9))
+    busy = asks(edge_key(), ANN.peer, CAI.peer)
+
+    def begins(request: RelayRequest) -> Refused | None:
+        return book.begin(request.edge, now=NOW, day=DAY, idle=lambda edge: edge == old.edge)
+
+    assert [begins(old), begins(busy)] == [None, None]
+    assert not book.is_displaced(old.edge)
+    assert begins(new) is None
+    assert book.is_displaced(old.edge)
+    assert not book.is_displaced(busy.edge)
+    assert book.totals(DAY).edges_now == 2
+    full = Refused(Refusal.FULL, "this relay is busy with other edges")
+    assert begins(asks(edge_key(step=10))) == full
+    book.end(old.edge, now=NOW)
+    assert not book.is_displaced(old.edge)
 
 
 def begin(book: RelayBook, key: RelayKey, now: float = NOW) -> Refused | None:

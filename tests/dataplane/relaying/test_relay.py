@@ -25,6 +25,7 @@ from tests.dataplane.relaying.conftest import (
     CAI,
     EVE,
     RELAY,
+    STEP,
     MakeTrio,
     edge_key,
     everyone,
@@ -189,6 +190,24 @@ def test_third_edge_is_refused_at_both_ends(make_trio: MakeTrio) -> None:
     # The other end of the refused edge hears the same, although there is room now.
     call = in_thread(lambda: trio.dial(key, {"purpose": "echo"}))
     assert refused_kind(call()) is Refusal.FULL
+
+
+def test_kept_edge_ends_when_another_pair_needs_its_place(make_trio: MakeTrio) -> None:
+    views = [everyone()]
+    times = RelayTimes(DEADLINE_S, DEADLINE_S, grace_s=0.05, idle_s=DEADLINE_S)
+    trio = make_trio(view=lambda: views[-1], times=times, limits=RelayLimits(edges=1))
+    at_ann, at_bob = trio.connect()
+    views.append(everyone(step=STEP + 1, attempt=0))
+    at_ann.send_all(b"the next reduce")
+    at_bob.receive_into(bytearray(15))
+    views.append(everyone(step=STEP + 2, attempt=0, participants=()))
+    served = in_thread(lambda: trio.serve(fetch_key()))
+    trio.dial(fetch_key(), {"purpose": "echo"})
+    assert served() is None
+    with pytest.raises(RelayFault):
+        at_bob.receive_into(bytearray(1))
+    eventually(lambda: len(trio.diary.ends) == 1)
+    assert trio.diary.ends[0][1] == "it was idle, and another pair needs its place"
 
 
 def test_edge_ends_soon_after_the_days_bytes_are_used_up(make_trio: MakeTrio) -> None:

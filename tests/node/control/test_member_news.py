@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from p2ptrain.ledger.chain.values import Terms
 from p2ptrain.names import label
 from p2ptrain.node.control.lost_vote_warning import LOST_VOTE, WARNING, notice_lost_vote
 from p2ptrain.node.control.member_news import NAMED_MAX, MemberNews
+from p2ptrain.node.control.series.happenings import Happenings
 from p2ptrain.testing.published import policy
 from tests.node.rig import ANN, BOB, NewRig, Rig, heartbeat, rig, settled, somebody
 
@@ -104,6 +106,43 @@ async def test_seed_that_lost_its_vote_asks_for_it_or_says_so(
         r.set_chain(voters=(ANN.peer, context.me), since=since)
         context.changes.notify_all()
     await settled(lambda: WARNING not in context.alerts)
+
+
+async def test_seed_says_once_that_its_vote_is_lost_and_once_that_it_is_back(
+    tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
+) -> None:
+    """After each Commit θ was behind for a moment, and a new VOTE-LOST event followed."""
+    r = await new_rig(tmp_path, seed=True, admission="allowlist", **SMALL)
+    context, since = r.context, r.context.ledger.snapshot.since
+    context.outer.step = 0
+    happenings, told = Happenings(context), list[str]()
+    nursery.start_soon(notice_lost_vote, context)
+
+    async def look() -> None:
+        context.changes.notify_all()
+        await trio.testing.wait_all_tasks_blocked()
+        told.extend(text for kind, _, text in happenings.new(context) if kind == "warning")
+
+    async def let_steps_pass(first: int) -> None:
+        for step in range(first, first + 3):
+            r.set_chain(step=step)  # The ledger has the Commit, and θ lacks its update.
+            await look()
+            context.outer.step = step
+            await look()
+
+    with context.journal.followed(happenings.note):
+        for turn in range(2):
+            r.set_chain(voters=(ANN.peer,), since={ANN.peer: 0})
+            await look()
+            await let_steps_pass(1 + 6 * turn)
+            r.set_chain(voters=(ANN.peer, context.me), since=since)
+            await look()
+            await let_steps_pass(4 + 6 * turn)
+    lost = f"{LOST_VOTE.what[:1].upper()}{LOST_VOTE.what[1:]} (VOTE-LOST)."
+    for event in ("vote-lost", "vote-back"):
+        assert len(r.said(event)) == 2
+    back = "This node is a member again: the warning VOTE-LOST no longer holds."
+    assert told == [lost, back] * 2
 
 
 async def test_stranger_that_serves_does_not_ask_to_join(tmp_path: Path) -> None:

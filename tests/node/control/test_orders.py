@@ -177,27 +177,34 @@ async def test_pause_ends_at_its_time_without_an_order(tmp_path: Path) -> None:
         nursery.cancel_scope.cancel()
 
 
-async def test_battery_and_gpu_pause_a_node_if_its_owner_wants(tmp_path: Path) -> None:
-    machine = [MachineFacts(on_battery=True, gpu_used_by="blender")]
+async def test_battery_gpu_and_user_pause_a_node_if_its_owner_wants(tmp_path: Path) -> None:
+    used = at("2026-11-26 12:00")
+    machine = [MachineFacts(on_battery=True, gpu_used_by="blender", used_at=used)]
     asked = []
 
-    def ask(*, battery: bool, gpu: bool) -> MachineFacts:
-        asked.append((battery, gpu))
+    def ask(*, battery: bool, gpu: bool, user: bool) -> MachineFacts:
+        asked.append((battery, gpu, user))
         return machine[0]
 
     async with rig(tmp_path) as r, trio.open_nursery() as nursery:
-        pausing = Pausing(r.context, ask_machine=ask, gpu=GpuWatch(busy_s=0.0, idle_s=0.0))
+        gpu = GpuWatch(busy_s=0.0, idle_s=0.0)
+        pausing = Pausing(r.context, wall=lambda: used + 1, ask_machine=ask, gpu=gpu)
         nursery.start_soon(lambda: pausing.run(look_s=0.01))
-        await order(r, "schedule", on_battery=True, when_gpu_busy=True)
+        await order(r, "schedule", on_battery=True, when_gpu_busy=True, when_in_use=True)
         await settled(lambda: r.context.state.pause and r.context.state.pause.kind == "battery")
-        machine[0] = MachineFacts(gpu_used_by="blender")
+        machine[0] = MachineFacts(gpu_used_by="blender", used_at=used)
         await settled(lambda: r.context.state.pause and r.context.state.pause.kind == "gpu")
-        assert asked[0] == (True, True)
+        assert asked[0] == (True, True, True)
+        machine[0] = MachineFacts(used_at=used)
+        await settled(lambda: r.context.state.pause and r.context.state.pause.kind == "user")
+        words = "somebody uses this machine; training resumes after 10 min without input"
+        assert (await status(r.context)).state == f"paused: {words}"
         missing = "nvidia-smi does not report which programs use the GPU"
         machine[0] = MachineFacts(missing=(missing,))
         await settled(lambda: r.context.state.pause is None and UNAVAILABLE in r.context.alerts)
         assert (await status(r.context)).schedule.endswith(f"({missing})")
-        await order(r, "schedule", when_gpu_busy=False, on_battery=False)
+        nothing = {"when_gpu_busy": False, "on_battery": False, "when_in_use": False}
+        await order(r, "schedule", **nothing)
         await settled(lambda: UNAVAILABLE not in r.context.alerts)
         nursery.cancel_scope.cancel()
 

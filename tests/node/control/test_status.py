@@ -94,8 +94,10 @@ async def test_status_combines_the_ledger_and_the_heartbeats_of_members(
         )
         context.peers.detector.note_arrival(ANN.peer, context.now())
         context.state.set_state(Training(1, 2))
+        r.network.round_trips = {ANN.peer: 0.0417, context.me: 1.0}
         said = await status(context)
         me, ann = said.members
+        assert (me.rtt_ms, ann.rtt_ms) == (None, 41.7)
         assert (me.role, me.tokens, me.health, me.state) == (
             "voter",
             32,
@@ -110,7 +112,7 @@ async def test_member_that_was_never_heard_is_shown_in_red(tmp_path: Path) -> No
     async with rig(tmp_path) as r:
         r.decide(replace(opening(r.context.ledger.snapshot), learners=(ANN.peer,)))
         ann = (await status(r.context)).members[1]
-        assert (ann.health, ann.heard_s_ago, ann.state) == ("red", None, "")
+        assert (ann.health, ann.heard_s_ago, ann.state, ann.rtt_ms) == ("red", None, "", None)
 
 
 async def test_leaving_node_shows_leaving_until_it_ends(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from trio.testing import MockClock
 
 from p2ptrain.archive.home import Home
 from p2ptrain.node.page.keep_notifier import keep_notifier
-from p2ptrain.node.page.keep_page import Backoff
+from p2ptrain.node.page.process import Backoff
 from p2ptrain.notify.targets import Target, save_targets
 from p2ptrain.observe.journal import Journal, newest_records
 

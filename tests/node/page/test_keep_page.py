@@ -16,7 +16,8 @@ import trio
 
 from p2ptrain.archive.home import Home, is_in_use
 from p2ptrain.node.page import keep_page as page
-from p2ptrain.node.page.keep_page import Backoff, keep_page
+from p2ptrain.node.page.keep_page import keep_page
+from p2ptrain.node.page.process import Backoff
 from p2ptrain.observe.journal import Journal, newest_records
 
 QUICK = Backoff(first_s=0.01, most_s=0.02)

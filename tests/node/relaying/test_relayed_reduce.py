@@ -34,7 +34,7 @@ from p2ptrain.node.relaying.own_relay import open_relay
 from p2ptrain.node.relaying.relayed_links import relays_to, routes
 from p2ptrain.node.state.relaying import EXCUSES, Relaying
 from p2ptrain.peers.reach_verdict import OtherWays
-from p2ptrain.ring import Reduce, ReduceRequest
+from p2ptrain.ring import Difference, Reduce, ReduceRequest
 from tests.dataplane.relaying.test_faults import Change, LyingRelay, flipped
 from tests.node.cable import network_of, some_rigs
 from tests.node.rig import ANN, BOB, CAI, Rig, opening, settled
@@ -134,7 +134,9 @@ async def averaged(
         request = found.request(end)
         vector = np.ones(request.numel, np.float32)
         payload = bytearray(request.codec.encoded_bytes(request.numel))
-        reduce = Reduce(request, edges.links(request), vector, vector * 0.5, payload, None)
+        reduce = Reduce(
+            request, edges.links(request), Difference(vector, vector * 0.5), payload, None
+        )
         try:
             (await trio.to_thread.run_sync(outcome.capture, reduce.run)).unwrap()
             failures.append(None)

@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 
 import psutil
+import pytest
 import trio
 
 from p2ptrain.availability.decision import Pause
@@ -22,6 +23,7 @@ from tests.node.training.test_training import ALONE, know_data, orders, training
 WISH = Pause("owner", "you paused it, without an end")
 
 
+@pytest.mark.needs_torch
 async def test_processes_of_a_paused_trainer_are_gone(tmp_path: Path) -> None:
     """The trainer is a real process with torch. After the pause, a new one trains."""
     async with rig(tmp_path, rules=ALONE, steps=9) as r, trio.open_nursery() as nursery:

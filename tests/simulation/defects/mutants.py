@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from tests.simulation.defects import blame_defects as blame
 from tests.simulation.defects import branching_defects as branching
+from tests.simulation.defects import claim_defects as claims
 from tests.simulation.defects import content_defects as content
 from tests.simulation.defects import delegation_defects as delegation
 from tests.simulation.defects import founders_defects as founders
@@ -16,6 +17,7 @@ from tests.simulation.defects import voting_defects as voting
 from tests.simulation.defects.planting import STUCK, Mutant
 
 _BLOCKS = ("BlocksAreCommittedOnce",)
+_CONTRADICTIONS = ("ContradictionsAreEvidence",)
 _COST = ("SpoilersCostLittle",)
 _TIME = ("SpoilersCostLittleTime",)
 _SHARE = ("ExclusionsAreShared",)
@@ -153,5 +155,12 @@ MUTANTS = (
     ),
     Mutant("proposer-back", blame.proposer_brings_itself_back, _COST, "spoiled", 30, 3),
     Mutant("one-alone-for-ever", blame.lone_participant_never_times_out, (STUCK,), "spoiled", 8, 2),
+    Mutant("claims-not-bound", claims.claims_not_bound, ("ClaimsAreBound",), "claims"),
+    Mutant("claims-misquoted", claims.claims_misquoted, ("ClaimsAreMade",), "claims"),
+    Mutant("claims-unsigned", claims.claims_unsigned, ("ClaimsAreMade",), "claims"),
+    Mutant("older-claims-count", claims.older_claims_count, ("NewestClaimsCount",), "claims"),
+    Mutant("contradictions-ignored", claims.contradictions_ignored, _CONTRADICTIONS, "claims"),
+    Mutant("old-claims-repeated", claims.old_claims_repeated, _CONTRADICTIONS, "claims"),
+    Mutant("claims-not-shown", claims.claims_not_shown, ("SplitClaimsAreFound",), "claims", 12),
     Mutant("branch-loses-leases", branching.lease_kept_by_who_is_gone, _BLOCKS, "branch", 60),
 )

@@ -114,6 +114,8 @@ def _summary(nodes: list[Voter], since_s: float) -> dict[str, object]:
         "exchange_s": _median_and_max(exchange_s),
         "punched": len(_of(all_events, "punched")),
         "relayed": len(_of(all_events, "relayed")),
+        "reused": len(_of(all_events, "edge-reused")),
+        "not_reused": sorted({str(it.get("reason")) for it in _of(all_events, "edge-not-reused")}),
         "punching_s": _median_and_max([it["seconds"] for it in offered]),
         "of_these_observing_s": _median_and_max([it["observing_s"] for it in offered]),
         "verdicts": [_verdict_of(node) for node in nodes],

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated
 
-import typer
-
+from p2ptrain.cli.commands.control.options import changed
 from p2ptrain.cli.control_client import send_command
 from p2ptrain.cli.homes import HomeOption, home_path
 from p2ptrain.cli.output import JsonOption, examples, result, result_json
@@ -22,46 +21,21 @@ EXAMPLES = examples(
 
 OFF = "off"
 
-
-UpOption = Annotated[
-    str | None,
-    typer.Option(
-        "--up", metavar="RATE", help="Maximum rate of the upload.", show_default="as it is"
-    ),
-]
+UpOption = Annotated[str | None, changed("--up", "RATE", "Maximum rate of the upload.")]
 DownOption = Annotated[
     str | None,
-    typer.Option(
-        "--down",
-        metavar="RATE",
-        help="Maximum rate at which snapshots, updates and data are fetched.",
-        show_default="as it is",
-    ),
+    changed("--down", "RATE", "Maximum rate at which snapshots, updates and data are fetched."),
 ]
 DailyOption = Annotated[
     str | None,
-    typer.Option(
+    changed(
         "--daily",
-        metavar="SIZE",
-        help="Maximum bulk data of a day, up and down. Then the node pauses until midnight.",
-        show_default="as it is",
+        "SIZE",
+        "Maximum bulk data of a day, up and down. Then the node pauses until midnight.",
     ),
 ]
-ThreadsOption = Annotated[
-    str | None,
-    typer.Option(
-        "--threads", metavar="N", help="CPU threads of each rank.", show_default="as it is"
-    ),
-]
-GpuOption = Annotated[
-    str | None,
-    typer.Option(
-        "--gpu-mem",
-        metavar="SIZE",
-        help="Maximum GPU memory of each rank.",
-        show_default="as it is",
-    ),
-]
+ThreadsOption = Annotated[str | None, changed("--threads", "N", "CPU threads of each rank.")]
+GpuOption = Annotated[str | None, changed("--gpu-mem", "SIZE", "Maximum GPU memory of each rank.")]
 
 
 def limit(

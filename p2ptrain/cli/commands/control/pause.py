@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Annotated
 
-import typer
-
+from p2ptrain.cli.commands.control.options import changed
 from p2ptrain.cli.control_client import send_command
 from p2ptrain.cli.durations import parse_duration
 from p2ptrain.cli.homes import HomeOption, home_path
@@ -25,18 +24,15 @@ FINISH_EXAMPLES = examples("p2ptrain finish", "p2ptrain finish --home /srv/node 
 _TIME = re.compile(r"(?:(\d{4}-\d{2}-\d{2})[ T])?(\d{1,2}):(\d{2})", re.ASCII)
 
 ForOption = Annotated[
-    str | None,
-    typer.Option(
-        "--for", metavar="TIME", help="How long, such as 90min, 2h or 3d.", show_default="no end"
-    ),
+    str | None, changed("--for", "TIME", "How long, such as 90min, 2h or 3d.", "no end")
 ]
 UntilOption = Annotated[
     str | None,
-    typer.Option(
+    changed(
         "--until",
-        metavar="TIME",
-        help='Local time at which to train again, such as 22:00 or "2026-12-24 08:00".',
-        show_default="no end",
+        "TIME",
+        'Local time at which to train again, such as 22:00 or "2026-12-24 08:00".',
+        "no end",
     ),
 ]
 

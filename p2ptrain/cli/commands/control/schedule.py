@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from p2ptrain.cli.commands.control.options import changed
 from p2ptrain.cli.control_client import send_command
 from p2ptrain.cli.homes import HomeOption, home_path
 from p2ptrain.cli.output import JsonOption, examples, result_or_json
@@ -14,7 +15,7 @@ from p2ptrain.cli.rendering import printable
 EXAMPLES = examples(
     'p2ptrain schedule "22:00-07:00"',
     'p2ptrain schedule "mon-fri 18:00-08:00, sat-sun 00:00-24:00"',
-    "p2ptrain schedule --no-battery --no-busy-gpu",
+    "p2ptrain schedule --no-battery --no-busy-gpu --not-in-use",
     "p2ptrain schedule off",
 )
 
@@ -30,18 +31,24 @@ def schedule(
     ] = None,
     battery: Annotated[
         bool | None,
-        typer.Option(
-            "--battery/--no-battery",
-            help="Whether to train while this machine runs on battery.",
-            show_default="as it is",
+        changed(
+            "--battery/--no-battery", None, "Whether to train while this machine runs on battery."
         ),
     ] = None,
     busy_gpu: Annotated[
         bool | None,
-        typer.Option(
+        changed(
             "--busy-gpu/--no-busy-gpu",
-            help="Whether to train while other programs use the GPU (asks nvidia-smi).",
-            show_default="as it is",
+            None,
+            "Whether to train while other programs use the GPU (asks nvidia-smi).",
+        ),
+    ] = None,
+    in_use: Annotated[
+        bool | None,
+        changed(
+            "--in-use/--not-in-use",
+            None,
+            "Whether to train while somebody uses this machine (asks logind and terminals).",
         ),
     ] = None,
     home: HomeOption = None,
@@ -61,6 +68,8 @@ def schedule(
         arguments["on_battery"] = not battery
     if busy_gpu is not None:
         arguments["when_gpu_busy"] = not busy_gpu
+    if in_use is not None:
+        arguments["when_in_use"] = not in_use
     reply = send_command(home_path(home), "schedule", arguments=arguments)
     said = str(reply.get("done", ""))
     paused = str(reply.get("paused", ""))

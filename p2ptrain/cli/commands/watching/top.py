@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -62,8 +63,8 @@ def _print_once(where: Path, *, as_json: bool) -> None:
     from p2ptrain.cli.screen.frame import View, frame
     from p2ptrain.cli.screen.poller import Poller
 
-    poller = Poller(where, lambda: None)
-    poller.look()
+    with closing(Poller(where, lambda: None)) as poller:
+        poller.look()
     known = poller.known
     if as_json:
         facts = {name: list(map(asdict, getattr(known, name))) for name in ("steps", "recent")}

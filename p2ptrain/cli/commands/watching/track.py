@@ -1,4 +1,4 @@
-"""`p2ptrain track`: copy the run's history to TensorBoard or to JSON lines while it goes on."""
+"""`p2ptrain track`: copy the run's history to another program's files while it goes on."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from p2ptrain.errors import counted
 EXAMPLES = examples(
     "p2ptrain track --to jsonl ./history",
     "p2ptrain track --to tensorboard ./tb",
+    "p2ptrain track --to wandb ./wandb-offline",
     "p2ptrain track --to jsonl ./history --from 400 --once",
 )
 
@@ -23,7 +24,7 @@ EXAMPLES = examples(
 def track(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to write into.")],
     to: Annotated[
-        str, typer.Option("--to", metavar="KIND", help="jsonl, or tensorboard.")
+        str, typer.Option("--to", metavar="KIND", help="jsonl, tensorboard, wandb or aim.")
     ] = "jsonl",
     first: Annotated[
         int, typer.Option("--from", metavar="STEP", min=0, help="First outer step to copy.")
@@ -32,11 +33,12 @@ def track(
     home: HomeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Copy the run's history to TensorBoard or to JSON lines.
+    """Copy the run's history to JSON lines, or to files of TensorBoard, wandb or aim.
 
     The command continues where it ended before, and never copies an outer step twice. A step is
     copied when its reports are complete, usually two steps later. The command is a process of its
-    own, so it cannot disturb the node. Press Ctrl-C to end it.
+    own, so it cannot disturb the node. It sends nothing to a server: `wandb sync` does that. Press
+    Ctrl-C to end it.
     """
     from p2ptrain.cli.tracking.copying import copy_for_ever, copy_new
     from p2ptrain.cli.tracking.targets import open_target

@@ -53,6 +53,9 @@ class Happenings:
                 at = record.get("parted_at")
                 what = f"Another chain outranks this node's, which drops its entries after {at}."
                 self._noted.append(("heal", "", what))
+            case "vote-back", _:
+                what = "This node is a member again: the warning VOTE-LOST no longer holds."
+                self._noted.append(("warning", self._me, what))
             case "run-stopped", _:
                 what = f"The organiser has ended the run: {record.get('reason')}."
                 self._noted.append(("end", "", what))

@@ -14,9 +14,10 @@ from time import time
 
 import trio
 
-from p2ptrain.errors import PeerError, ProtocolError, TryLater
+from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ids import PeerId
-from p2ptrain.node.gossip.ask_peers import MEMBER, AskingRate, first_good, whom_to_ask
+from p2ptrain.node.control.series.ask_members import page_from_members
+from p2ptrain.node.gossip.ask_peers import MEMBER, whom_to_ask
 from p2ptrain.node.state.context import Context
 from p2ptrain.observe.series import (
     PeerStepRow,
@@ -31,11 +32,7 @@ from p2ptrain.peers.series.history_pages import (
     HistoryPage,
     HistoryRequest,
     decode_page,
-    encode_request,
 )
-
-HISTORY_PACE = AskingRate(at_once=1, next_s=3.0, deadline_s=15.0)
-"""Ask one member after another: no task waits for the answer, and a page can take 640 kB."""
 
 FIRST_S = 5.0
 """Seconds after which a node that is up to date begins to ask. A newcomer has more urgent things to
@@ -105,29 +102,13 @@ async def _fill(
 async def _page(
     context: Context, request: HistoryRequest, wall: Callable[[], float]
 ) -> HistoryPage | None:
-    async def ask(peer: PeerId) -> HistoryPage | None:
-        try:
-            answer = await context.network.request(
-                peer,
-                HISTORY_PROTOCOL,
-                encode_request(request),
-                deadline_s=HISTORY_PACE.deadline_s,
-                bytes_max=PAGE_BYTES_MAX,
-            )
-            if not answer:
-                return None
-            page = await trio.to_thread.run_sync(decode_page, answer, context.run, peer)
-        except (PeerError, TryLater):
-            return None  # An older version, or a busy member. Another one is asked.
-        except ProtocolError as exc:
-            context.peers.report_misbehaviour("bad-history", peer, reason=exc.what)
-            return None
+    def read(answer: bytes, teller: PeerId) -> HistoryPage | None:
+        page = decode_page(answer, context.run, teller)
         if why := _objection(page, request, wall()):
-            context.peers.report_misbehaviour("bad-history", peer, reason=why)
-            return None
+            raise RemoteProtocolError(why, peer=teller)
         return page if page.steps else None
 
-    return await first_good(whom_to_ask(context, worst=MEMBER), ask, HISTORY_PACE)
+    return await page_from_members(context, HISTORY_PROTOCOL, request, read, PAGE_BYTES_MAX)
 
 
 def _objection(page: HistoryPage, request: HistoryRequest, now_s: float) -> str:
@@ -140,17 +121,24 @@ def _objection(page: HistoryPage, request: HistoryRequest, now_s: float) -> str:
     return ""
 
 
-def gaps_in(context: Context, until: int) -> list[Gap]:
-    """Return the ranges of outer steps up to `until` about which the series knows no more than the
-    ledger says, newest first. Run this in a thread."""
+def _has_time(row: StepRow) -> bool:
+    """Return whether the series knows more about an outer step than the ledger says."""
+    return row.time is not None
+
+
+def gaps_in(
+    context: Context, until: int, *, known: Callable[[StepRow], bool] = _has_time
+) -> list[Gap]:
+    """Return the ranges of outer steps up to `until` for whose rows `known` is False or that have
+    no row, newest first. Run this in a thread."""
     try:
         with SeriesReader(context.home.series) as reader:
-            known = reader.steps_between(1, until)
+            rows = reader.steps_between(1, until)
     except SeriesUnavailable:
-        known = []
+        rows = []
     found, next_step = list[Gap](), until
-    for row in reversed(known):
-        if row.time is not None:
+    for row in reversed(rows):
+        if known(row):
             if row.step < next_step:
                 found.append((row.step + 1, next_step))
             next_step = row.step - row.covers

@@ -18,6 +18,7 @@ from p2ptrain.ids import PeerId
 from p2ptrain.node.control.series.closed_steps import ClosedStep, ClosedSteps
 from p2ptrain.node.control.series.happenings import Happenings, about
 from p2ptrain.node.control.series.learning import learn_history
+from p2ptrain.node.control.series.learning_events import learn_events
 from p2ptrain.node.control.series.own_report import report_of, row_of
 from p2ptrain.node.state.context import Context
 from p2ptrain.observe.cautions import Caution
@@ -62,6 +63,7 @@ async def record_series(context: Context, *, wall: Callable[[], float] = time) -
             await book.record_known()
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(learn_history, context, recorder)
+                nursery.start_soon(learn_events, context, recorder)
                 while True:
                     book.look()
                     await context.changes.wait(at_most_s=LOOK_S)

@@ -29,7 +29,7 @@ export function mountPeers(app, section) {
     members.sort(orders[order]);
     const silent = members.filter((each) => each.health === "red");
     const relayed = members.filter((each) => pathOf(each, newest) === "relayed").length;
-    summary.textContent = members.length ? `${plural(members.length, "member")}, ${silent.length ? listed(silent.slice(0, 3).map((each) => short(each.peer_name))) + " silent" : "none silent"}, ${relayed} reached through a relay.` : "No members are known yet.";
+    summary.textContent = members.length ? `${plural(members.length, "member")}, ${silent.length ? listed(silent.slice(0, 3).map((each) => short(each.peer_name))) + " silent" : "none silent"}, ${relayed} reached through a relay. RTT is as measured here.` : "No members are known yet.";
     const columns = [["peer", false], ["role", false], ["state", false], ["tokens/s", true], ["accepted", true], ["last heard", true], ["path", false], ["RTT", true], ["device", false], ["version", false]];
     const rows = members.slice(0, ROWS_MAX).map((each) => {
       const row = newest.get(each.peer) || {};
