@@ -48,7 +48,7 @@ The paper's limits, 38 mismatches and a mean error of 10, accepted 23 % of the c
 computed with the weights of one outer step before. These limits rejected all of them: the closest
 had 28 mismatches and an error of 9.2. The worst of 6,400 honest chunks had 5 mismatches and an
 error of 0.90, over fp32, bf16 and autocast, one and two threads, batches of 1, 3 and 8, and three
-attention kernels. Weights in int8 pass. docs/results/trust.md has our measurements, also of int4."""
+attention kernels. Weights in int8 pass. docs/results/trust.md has our measurements."""
 
 _MAGNITUDE = 0x7FFF
 _INFINITE = 0x7F80

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.measures import page_claims, reach, siege
+from tests.acceptance.measures import page_claims, reach_claims, siege
 from tests.acceptance.measures.attacks import ATTACKS, Attack
 from tests.acceptance.measures.pytest_runs import counts_in
 from tests.acceptance.measures.registry import ACCEPTANCES
@@ -74,7 +74,7 @@ def test_measures_are_selected_by_a_word() -> None:
     assert select(ACCEPTANCES["siege"], []) == list(ACCEPTANCES["siege"])
 
 
-CLAIMS = (*reach.CLAIMS, *page_claims.FAULTS, *page_claims.CLAIMS)
+CLAIMS = (*reach_claims.CLAIMS, *page_claims.FAULTS, *page_claims.CLAIMS)
 NAMED = {each.number: each.tests for each in ATTACKS} | {each.log: each.tests for each in CLAIMS}
 
 

@@ -4,6 +4,7 @@ copyable tokens."""
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -44,7 +45,12 @@ def test_arm_does_not_train_on_the_text_that_its_start_used(texts: Path) -> None
     swarm = Swarm.begin(settings, corpus, theta.copy())
     seen: list[np.ndarray] = []
     train = swarm.peers[0].replica.train
-    swarm.peers[0].replica.train = lambda rows, rate: seen.append(rows) or train(rows, rate)  # type: ignore[method-assign, func-returns-value]
+
+    def note_rows(rows: np.ndarray, rate: float, **more: Any) -> float:
+        seen.append(rows)
+        return train(rows, rate, **more)
+
+    swarm.peers[0].replica.train = note_rows  # type: ignore[method-assign]
     assert swarm.peers[0].replica.weights.tobytes() == theta.tobytes()
     swarm.advance()
     assert np.array_equal(seen[0], corpus.rows(settings.seed, START.sequences, 4))

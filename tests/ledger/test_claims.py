@@ -122,6 +122,9 @@ def test_rosters_and_states_with_claims_survive_encoding() -> None:
     assert REDUCING.digest != replace(REDUCING, claims={}).digest
 
 
+NO_CLAIMS: dict[str, str] = {}
+
+
 def bent(**fields: object) -> bytes:
     return canonical({**plain_state(REDUCING), **fields})
 
@@ -133,7 +136,7 @@ def bent(**fields: object) -> bytes:
         bent(claims={"a": "not a digest"}),
         bent(claims=["a"]),
         bent(claims={**BOUND, "b": digest("another")}),
-        canonical({**plain_state(GENESIS), "claims": {}}),
+        canonical({**plain_state(GENESIS), "claims": NO_CLAIMS}),
     ],
 )
 def test_state_with_wrong_claims_is_not_decoded(data: bytes) -> None:
@@ -301,8 +304,11 @@ def test_participant_that_lost_its_work_returns_with_the_same_claim() -> None:
     assert set(could_take_part(RULES, REDUCING, back)) == {A, B, C}
 
 
-def answer(value: Roster, *said: Ready, **how: bool) -> tuple[Answer, tuple[Ready, ...]]:
-    judged = may_accept(RULES, GENESIS, reports_of(*said), value, 0.0, **{"forced": False, **how})
+def answer(
+    value: Roster, *said: Ready, forced: bool = False, doubtful: bool = False, late: bool = False
+) -> tuple[Answer, tuple[Ready, ...]]:
+    heard = RULES, GENESIS, reports_of(*said)
+    judged = may_accept(*heard, value, 0.0, forced=forced, doubtful=doubtful, late=late)
     return judged.answer, judged.shows
 
 

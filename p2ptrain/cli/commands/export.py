@@ -117,8 +117,8 @@ def export(
     compared = is_wanted(parity, parameters, installed=installed)
     found = find(run, _chain(where, run), store, snapshot, progress)
     tokenizer = _tokenizer(run, store)
-    sizes = dtype.value, shard_mb * 1_000_000
-    plan = ExportPlan(run.manifest.model, found.origin, tokenizer, *sizes, found.certificate)
+    what = run.manifest.model, found.origin, tokenizer
+    plan = ExportPlan(*what, dtype.value, shard_mb * 1_000_000, found.certificate)
     seen: list[Parity] = []
     check_folder, free = _parity_check(compared, seen), outside().disk_free_bytes
     exported = export(plan, found.theta, folder, force=force, check_folder=check_folder, free=free)

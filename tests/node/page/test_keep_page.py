@@ -15,9 +15,8 @@ import pytest
 import trio
 
 from p2ptrain.archive.home import Home, is_in_use
-from p2ptrain.node.page import keep_page as page
 from p2ptrain.node.page.keep_page import keep_page
-from p2ptrain.node.page.process import Backoff
+from p2ptrain.node.page.process import USUAL, Backoff
 from p2ptrain.observe.journal import Journal, newest_records
 
 QUICK = Backoff(first_s=0.01, most_s=0.02)
@@ -153,7 +152,7 @@ async def test_long_output_instead_of_a_port_ends_the_process(tmp_path: Path) ->
 def test_pauses_grow_until_the_page_has_served_for_a_minute(
     pause_s: float, served_s: float, next_s: float
 ) -> None:
-    assert page.USUAL.after(pause_s, served_s) == next_s
+    assert USUAL.after(pause_s, served_s) == next_s
 
 
 async def test_real_process_serves_and_ends_with_its_input(tmp_path: Path) -> None:

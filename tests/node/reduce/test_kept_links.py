@@ -22,6 +22,7 @@ from p2ptrain.node.reduce.kept_links import KeptLinks, kept_links
 from p2ptrain.node.reduce.reduce_links import ReduceLinks, connect
 from p2ptrain.node.state.timing import ReduceTiming
 from p2ptrain.ring import Reduce, ReduceRequest
+from p2ptrain.ring.source import Difference
 from p2ptrain.ring.wire import Header, Kind
 from tests.node.cable import some_rigs
 from tests.node.rig import Rig, settled
@@ -85,7 +86,8 @@ class Pair:
         request = self.request(end, step)
         theta, local = (np.full(request.numel, value, np.float32) for value in (1.0, 0.5))
         payload = bytearray(request.codec.encoded_bytes(request.numel))
-        return Reduce(request, end.links.links(request), theta, local, payload, grace_s=0.1)
+        source = Difference(theta, local)
+        return Reduce(request, end.links.links(request), source, payload, grace_s=0.1)
 
     async def reduce(self, step: int) -> None:
         """Let both ends connect and average. Nothing is kept yet."""

@@ -37,6 +37,7 @@ from p2ptrain.ids import PeerId, RunId
 from p2ptrain.kernels import codec as codec_of
 from p2ptrain.node.reduce import second_hello
 from p2ptrain.ring import Reduce, ReduceRequest, streams_for
+from p2ptrain.ring.source import Difference
 from tests.wan.harness import emulator
 from tests.wan.harness.relay_end import credentials_of, write_credentials
 
@@ -67,7 +68,7 @@ def average(request: ReduceRequest, connections: list[PeerSocket]) -> None:
     theta, local = (np.full(request.numel, value, np.float32) for value in (0.5, 0.25))
     payload = bytearray(request.codec.encoded_bytes(request.numel))
     (other,) = request.neighbours
-    Reduce(request, {other: connections}, theta, local, payload).run()
+    Reduce(request, {other: connections}, Difference(theta, local), payload).run()
 
 
 def keys(request: ReduceRequest) -> list[RingKey]:

@@ -26,7 +26,7 @@ from statistics import median
 
 import trio
 
-from p2ptrain.observe.series.rows import EventRow, Row, StepRow
+from p2ptrain.observe.series.rows import EventRow, FactRow, Row, StepRow
 from p2ptrain.observe.series.writer import SeriesWriter
 from p2ptrain.testing.series_history import history, write_history
 from tests.web.serving import Events, parsed
@@ -99,6 +99,7 @@ def commits(peers: int) -> Iterator[tuple[int, list[Row]]]:
     for rows in list(history(peers, STEPS))[-100:]:
         shifted: list[Row] = []
         for row in rows:
+            assert not isinstance(row, FactRow), "an outer step has no facts about the run"
             moved = replace(row, step=row.step + 100)
             if isinstance(moved, StepRow | EventRow):
                 moved = replace(moved, time=time.time())
