@@ -240,8 +240,8 @@ class Ledger(Queries):
             self._catchup.note_answer(sender, height, self.state.height, now, shown=bool(page))
         for certified in page:
             if certified.entry.height <= self.state.height:
-                ours = self.kept.at(certified.entry.height)
-                effects += self._weigh(self._accuser.compare(sender, ours, certified))
+                found = self._accuser.compare(sender, self.kept.at, certified)
+                effects += self._weigh(found) if len(found) > 1 else found
             elif certified.entry.height == self.state.height + 1:
                 if isinstance(certified.entry.value, Branch):
                     self._catchup.disproved(sender, self.state.height)

@@ -7,7 +7,7 @@ run with claims, members can also be accused because of their claims (SPEC.md, C
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
 from p2ptrain.ids import PeerId
@@ -103,10 +103,13 @@ class Accuser:
         evidence = self._claim_log.note(peer, said, self._reports.members)
         return counts, [] if evidence is None else self.accuse(evidence, found=True)
 
-    def compare(self, sender: PeerId, ours: Certified | None, theirs: Certified) -> list[Effect]:
+    def compare(
+        self, sender: PeerId, entry_at: Callable[[int], Certified | None], theirs: Certified
+    ) -> list[Effect]:
         """Accuse every voter that signed both our entry and a different one of the same height,
-        which `sender` showed.
+        which `sender` showed. The last effect is a note, if there is a different entry.
         """
+        ours = entry_at(theirs.entry.height)
         if ours is None or ours.entry.digest == theirs.entry.digest:
             return []
         effects: list[Effect] = []
