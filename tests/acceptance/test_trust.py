@@ -10,6 +10,7 @@ from tests.acceptance.trust.shares import Share
 def test_bound_of_zero_events_follows_the_rule_of_three() -> None:
     assert Share(0, 200).at_most() == "0 of 200 (95 % bound: 1.5 %)"
     assert Share(200, 200).at_least() == "200 of 200 (95 % bound: 98.5 %)"
+    assert Share(0, 200).at_least() == "0 of 200 (95 % bound: 0.0 %)"
 
 
 def test_bounds_of_other_counts_contain_the_share() -> None:

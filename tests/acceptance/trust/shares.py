@@ -30,13 +30,13 @@ class Share:
 
     @property
     def lower(self) -> float:
-        return 1 - Share(self.tries - self.count, self.tries).upper
+        return max(0.0, 1 - Share(self.tries - self.count, self.tries).upper)
 
     def at_most(self) -> str:
         return f"{self.count} of {self.tries:,} (95 % bound: {100 * self.upper:.2g} %)"
 
     def at_least(self) -> str:
-        return f"{self.count} of {self.tries:,} (95 % bound: {100 * self.lower:.3g} %)"
+        return f"{self.count} of {self.tries:,} (95 % bound: {100 * self.lower:.1f} %)"
 
 
 def _wilson(count: int, tries: int) -> float:
