@@ -132,7 +132,7 @@ def bent(**fields: object) -> bytes:
 @pytest.mark.parametrize(
     "data",
     [
-        bent(claims={}),
+        bent(claims=NO_CLAIMS),
         bent(claims={"a": "not a digest"}),
         bent(claims=["a"]),
         bent(claims={**BOUND, "b": digest("another")}),
