@@ -371,9 +371,9 @@ NO-TERMINAL: The screen of `p2ptrain top` needs a terminal whose cursor it can m
     with TERM=dumb, use `p2ptrain top --once`, `status` or `events`.
 CARD: A contribution card does not verify: its signature is wrong, its picture does not show the
     signed facts, or the ledger here disagrees. The message says which. Ask for a new one.
-TRACK-PACKAGE: `p2ptrain track --to tensorboard` needs the package tensorboardX, and `--to wandb`
-    and `--to aim` need the package of that name. Install it, or use `--to jsonl`, which needs
-    nothing.
+TRACK-PACKAGE: A package is missing. `p2ptrain track --to tensorboard` needs tensorboardX, and
+    `--to wandb` and `--to aim` need the package of that name. Install it, or use `--to jsonl`,
+    which needs nothing.
 CODE-UNKNOWN: This error code does not exist. `p2ptrain explain` without a code lists all codes.
 """
 """The codes by subject. A line that is indented continues the line above it."""

@@ -135,7 +135,7 @@ def bent(**fields: object) -> bytes:
         bent(claims=NO_CLAIMS),
         bent(claims={"a": "not a digest"}),
         bent(claims=["a"]),
-        bent(claims={**BOUND, "b": digest("another")}),
+        bent(claims={**BOUND, PeerId("b"): digest("another")}),
         canonical({**plain_state(GENESIS), "claims": NO_CLAIMS}),
     ],
 )

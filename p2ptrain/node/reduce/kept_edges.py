@@ -28,25 +28,32 @@ minutes. If outer steps take longer than this, connecting takes only a small par
 
 
 @dataclass(frozen=True, slots=True)
-class KeptEdge:
-    """An edge that was kept at the time `since`, after outer step `step` of the line `run`."""
+class StepOnLine:
+    """Outer step `step` on the line `run` of the ledger."""
 
-    peer: PeerId
     run: RunId
     step: int
+
+
+@dataclass(frozen=True, slots=True)
+class KeptEdge:
+    """An edge that was kept at the time `since`, after the outer step `after`."""
+
+    peer: PeerId
+    after: StepOnLine
     streams: int
     since: float
 
     def __post_init__(self) -> None:
-        if self.streams < 1 or self.step < 0:
+        if self.streams < 1 or self.after.step < 0:
             raise LocalProtocolError(f"an edge cannot be kept: {self}")
 
-    def why_not(self, run: RunId, step: int, streams: int) -> str:
-        """Return why this edge cannot serve an attempt at `step` with that many connections; "" if
-        it can."""
-        if run != self.run:
+    def why_not(self, at: StepOnLine, streams: int) -> str:
+        """Return why this edge cannot serve an attempt at the outer step `at` with that many
+        connections; "" if it can."""
+        if at.run != self.after.run:
             return "it belongs to another line of the ledger"
-        if step <= self.step:
+        if at.step <= self.after.step:
             return "this outer step has failed once"
         if streams != self.streams:
             return f"{streams} connections are needed, not {self.streams}"
@@ -57,7 +64,7 @@ class KeptEdge:
         it is accepted."""
         if key.stream != stream:
             return "this connection carries another stream"
-        return self.why_not(key.run, key.step, self.streams)
+        return self.why_not(StepOnLine(key.run, key.step), self.streams)
 
 
 Closing = dict[PeerId, str]
@@ -83,25 +90,23 @@ class KeptEdges:
         return since + self._kept_s
 
     def reduce_complete(
-        self, run: RunId, step: int, streams: Mapping[PeerId, int], now: float
+        self, after: StepOnLine, streams: Mapping[PeerId, int], now: float
     ) -> Closing:
         """Keep the edges of a complete reduce. `streams` is the number of connections with each
         neighbour. Edges that were kept before were not used, and are closed."""
         closing = self._forget(self._edges, "another connection was used")
-        self._edges = {
-            peer: KeptEdge(peer, run, step, count, now) for peer, count in streams.items()
-        }
+        self._edges = {peer: KeptEdge(peer, after, count, now) for peer, count in streams.items()}
         return closing
 
     def attempt_begun(
-        self, run: RunId, step: int, streams: int, neighbours: Collection[PeerId]
+        self, at: StepOnLine, streams: int, neighbours: Collection[PeerId]
     ) -> Closing:
         """Close the edges that this attempt cannot use."""
         closing: Closing = {}
         for peer, edge in self._edges.items():
             if peer not in neighbours:
                 closing[peer] = "it is not a neighbour in this exchange"
-            elif why := edge.why_not(run, step, streams):
+            elif why := edge.why_not(at, streams):
                 closing[peer] = why
         return self._without(closing)
 

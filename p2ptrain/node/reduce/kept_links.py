@@ -22,9 +22,10 @@ import trio
 from p2ptrain.dataplane import PeerSocket, RingKey, SecureSocket
 from p2ptrain.errors import PeerError, PeerUnreachable, RemoteProtocolError
 from p2ptrain.ids import PeerId
+from p2ptrain.ledger.chain.values import Roster
 from p2ptrain.node.connecting.opening import Opening
 from p2ptrain.node.reduce import second_hello
-from p2ptrain.node.reduce.kept_edges import Closing, KeptEdge, KeptEdges
+from p2ptrain.node.reduce.kept_edges import Closing, KeptEdge, KeptEdges, StepOnLine
 from p2ptrain.node.state.context import Context
 from p2ptrain.node.state.threads import in_thread
 from p2ptrain.ring import ReduceRequest
@@ -72,12 +73,13 @@ class KeptLinks:
     ) -> None:
         """Keep the connections of a complete reduce, by neighbour and stream. They belong to this
         object from now on."""
-        self._withdraw(request.step, request.attempt)
+        self._withdraw(request)
         streams: dict[PeerId, int] = {}
         for peer, _ in links:
             streams[peer] = streams.get(peer, 0) + 1
         now = self._context.now()
-        self._close(self._edges.reduce_complete(request.run, request.step, streams, now))
+        after = StepOnLine(request.run, request.step)
+        self._close(self._edges.reduce_complete(after, streams, now))
         for (peer, stream), connection in links.items():
             assert isinstance(connection, PeerSocket)
             held = _Held(stream, connection)
@@ -87,12 +89,12 @@ class KeptLinks:
 
     def begin(self, request: ReduceRequest) -> None:
         """Close what the attempt that begins now cannot use."""
-        where, neighbours = (request.run, request.step, request.streams), request.neighbours
-        self._close(self._edges.attempt_begun(*where, neighbours))
+        at = StepOnLine(request.run, request.step)
+        self._close(self._edges.attempt_begun(at, request.streams, request.neighbours))
 
-    def attempt_failed(self, step: int, attempt: int) -> None:
+    def attempt_failed(self, failed: ReduceRequest | Roster) -> None:
         """Close everything: an attempt has failed."""
-        self._withdraw(step, attempt)
+        self._withdraw(failed)
         self._close(self._edges.attempt_failed())
 
     async def reuse(self, opening: Opening, request: ReduceRequest, *, is_opener: bool) -> None:
@@ -262,9 +264,10 @@ class KeptLinks:
             if held:
                 self._context.journal.write("edge-closed", peer=peer, reason=why)
 
-    def _withdraw(self, step: int, attempt: int) -> None:
+    def _withdraw(self, last: ReduceRequest | Roster) -> None:
         """Close the accepted connections of attempts up to this one that no reduce has taken."""
-        for key in [it for it in self._parked if (it.step, it.attempt) <= (step, attempt)]:
+        until = last.step, last.attempt
+        for key in [it for it in self._parked if (it.step, it.attempt) <= until]:
             connection, _ = self._parked.pop(key)
             self._context.plane.ring_inbox.withdraw(key, connection)
 

@@ -126,7 +126,7 @@ async def _run_reduces(context: Context, kept: KeptLinks) -> None:
             if is_done:
                 edges.keep()
         if not is_done:
-            kept.attempt_failed(roster.step, roster.attempt)
+            kept.attempt_failed(roster)
         else:
             await _expect_commit(context, roster, context.now() - began_s)
 

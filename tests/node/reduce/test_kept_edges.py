@@ -9,17 +9,17 @@ import pytest
 from p2ptrain.dataplane import RingKey
 from p2ptrain.errors import LocalProtocolError
 from p2ptrain.ids import PeerId, RunId
-from p2ptrain.node.reduce.kept_edges import KEPT_S, KeptEdge, KeptEdges
+from p2ptrain.node.reduce.kept_edges import KEPT_S, KeptEdge, KeptEdges, StepOnLine
 
 LINE, BRANCH = RunId("ab" * 32), RunId("cd" * 32)
 A, B, C = PeerId("a"), PeerId("b"), PeerId("c")
 STEP, NOW = 7, 100.0
-EDGE = KeptEdge(A, LINE, STEP, 2, NOW)
+EDGE = KeptEdge(A, StepOnLine(LINE, STEP), 2, NOW)
 
 
 def kept(*peers: PeerId) -> KeptEdges:
     edges = KeptEdges()
-    assert edges.reduce_complete(LINE, STEP, dict.fromkeys(peers, 2), NOW) == {}
+    assert edges.reduce_complete(StepOnLine(LINE, STEP), dict.fromkeys(peers, 2), NOW) == {}
     return edges
 
 
@@ -30,7 +30,7 @@ def left(edges: KeptEdges) -> set[PeerId]:
 def test_edge_serves_a_later_step_in_which_the_peer_is_a_neighbour() -> None:
     edges = kept(A, B)
     assert edges.find(A) == EDGE
-    closing = edges.attempt_begun(LINE, STEP + 1, 2, [A, C])
+    closing = edges.attempt_begun(StepOnLine(LINE, STEP + 1), 2, [A, C])
     assert closing == {B: "it is not a neighbour in this exchange"}
     assert left(edges) == {A}
     edges.taken(A)
@@ -50,7 +50,7 @@ def test_edge_does_not_serve_another_attempt_or_another_edge(
     run: RunId, step: int, streams: int, why: str
 ) -> None:
     edges = kept(A)
-    assert why in edges.attempt_begun(run, step, streams, [A])[A]
+    assert why in edges.attempt_begun(StepOnLine(run, step), streams, [A])[A]
     assert left(edges) == set()
 
 
@@ -79,8 +79,8 @@ def test_edge_ends_with_the_membership_of_its_peer_or_after_a_while() -> None:
 
 def test_unused_edges_give_way_to_those_of_the_next_reduce() -> None:
     edges = kept(A, B)
-    assert set(edges.reduce_complete(LINE, STEP + 1, {A: 2}, NOW + 5)) == {A, B}
-    assert edges.find(A) == KeptEdge(A, LINE, STEP + 1, 2, NOW + 5)
+    assert set(edges.reduce_complete(StepOnLine(LINE, STEP + 1), {A: 2}, NOW + 5)) == {A, B}
+    assert edges.find(A) == KeptEdge(A, StepOnLine(LINE, STEP + 1), 2, NOW + 5)
     assert left(edges) == {A}
 
 
@@ -100,4 +100,4 @@ def test_hello_on_a_kept_connection_must_name_a_later_step(key: RingKey, why: st
 
 def test_edge_without_connections_cannot_be_made() -> None:
     with pytest.raises(LocalProtocolError):
-        KeptEdge(A, LINE, STEP, 0, NOW)
+        KeptEdge(A, StepOnLine(LINE, STEP), 0, NOW)

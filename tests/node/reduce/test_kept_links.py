@@ -144,7 +144,7 @@ async def test_failed_attempt_closes_all_connections_at_both_ends(tmp_path: Path
         await both.reduce(step=1)
         before = ann.connections
         both.keep()
-        kept_by(ann).attempt_failed(2, 0)
+        kept_by(ann).attempt_failed(both.request(ann, 2))
         await settled(lambda: not kept_by(bob).peers)
         await both.reduce(step=3)
         assert not ann.connections & before
