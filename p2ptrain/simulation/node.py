@@ -182,12 +182,14 @@ class SimNode:
     def handle(self, event: Event) -> None:
         ledger = self.ledger
         height = ledger.state.height
+        if self._rules.claims:
+            self._world.heard(self, event, handled=False)
         for effect in ledger.handle(event, self.clock.now):
             if self._world.faults.crashes_now(self):
                 raise ProcessDied
             self._carry_out(effect)
         if self._rules.claims:
-            self._world.heard(self, event)
+            self._world.heard(self, event, handled=True)
         if ledger.state.height > height:
             self._expect_members()
             self.follow()

@@ -295,10 +295,10 @@ class SimWorld:
                 self.trace.message(self.clock.now, sender, receiver, payload)
         self.network.send(sender, receiver, payload)
 
-    def heard(self, node: SimNode, event: Event) -> None:
-        """Show the checkers a report about a claim that an honest node has handled."""
+    def heard(self, node: SimNode, event: Event, *, handled: bool) -> None:
+        """Show the checkers a report about a claim that an honest node handles."""
         if node.me not in self.liars:
-            show_report(self.checkers, node.me, event, node.state, node.disk)
+            show_report(self.checkers, node.me, event, node.state, node.disk, handled=handled)
 
     def record_event(self, peer: PeerId, what: str) -> None:
         """Record an event of `peer` for the transcript."""

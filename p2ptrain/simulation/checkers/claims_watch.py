@@ -94,7 +94,7 @@ class NewestClaimsCount(Watch):
 
     def on_report(self, receiver: PeerId, report: Ready, known: Known) -> None:
         said, key = report.claim, (receiver, report.peer)
-        if said is None or not is_genuine(self.line, report):
+        if said is None or not known.handled or not is_genuine(self.line, report):
             return
         last = self.newest.get(key)
         if last is None or last.step != said.step:
@@ -144,6 +144,8 @@ class ContradictionsAreEvidence(Watch):
 
     def on_report(self, receiver: PeerId, report: Ready, known: Known) -> None:
         said, peer = report.claim, report.peer
+        if not known.handled:
+            return
         accused = {evidence.peer for evidence in known.disk.evidence}
         if innocent := accused - self.liars:
             self.object(f"{receiver} has evidence against {min(innocent)}, which is honest")
@@ -160,14 +162,18 @@ class ContradictionsAreEvidence(Watch):
 @dataclass(slots=True)
 class SplitClaimsAreFound(Watch):
     """C4: a peer that shows different claims with one serial number to different peers is found
-    after a few outer steps: voters show the proposer what they received."""
+    after a few outer steps: voters show the proposer what they received. Commits with fewer than
+    two honest voters do not count, since no two voters could compare."""
 
     claim_liars: Mapping[PeerId, ClaimLiar]
+    liars: frozenset[PeerId] = frozenset()
     took_part: int = 0
 
     def on_decision(self, decision: Decision) -> None:
         roster = decision.before.roster
         if not decision.is_first or not isinstance(decision.value, Commit) or roster is None:
+            return
+        if len(set(decision.before.voters) - self.liars) < 2:
             return
         for peer, node in self.claim_liars.items():
             tricks = node.tricks - _CLUMSY
@@ -177,8 +183,8 @@ class SplitClaimsAreFound(Watch):
                     self.object(f"{peer} took part in {self.took_part} commits with split claims")
 
 
-_CLUMSY = {ClaimTrick.UNSIGNED, ClaimTrick.UNCLAIMED, ClaimTrick.SERIALS}
-"""With these tricks, split claims do not contradict each other."""
+_CLUMSY = {ClaimTrick.UNSIGNED, ClaimTrick.UNCLAIMED, ClaimTrick.SERIALS, ClaimTrick.BACK}
+"""With these tricks, the split claims that voters know need not contradict each other."""
 
 SPLIT_COMMITS_MAX = 4
 """Maximum number of commits with a participant that shows different claims to different peers. Each
@@ -186,17 +192,23 @@ voter must have learned the other claim, and crashes can make it forget."""
 
 
 def show_report(
-    checkers: Iterable[Watch], receiver: PeerId, event: Event, state: LedgerState, disk: SimDisk
+    checkers: Iterable[Watch],
+    receiver: PeerId,
+    event: Event,
+    state: LedgerState,
+    disk: SimDisk,
+    *,
+    handled: bool,
 ) -> None:
-    """Show the checkers a report about a claim that `receiver` has handled. It arrived directly, or
-    a voter showed it. Other events are ignored.
+    """Show the checkers a report about a claim that `receiver` handles. It arrived directly, or a
+    voter showed it. Other events are ignored.
     """
     shown, report = False, event
     if isinstance(event, Received) and isinstance(event.message, ShowClaim):
         shown, report = True, Ready.of(event.message.peer, event.message.statement)
     if isinstance(report, Ready) and report.peer != receiver:
         for checker in checkers:
-            checker.on_report(receiver, report, Known(state, disk, shown))
+            checker.on_report(receiver, report, Known(state, disk, shown, handled))
 
 
 def is_genuine(line: Digest, report: Ready) -> bool:
@@ -225,5 +237,5 @@ def checkers_of_claims(
         ClaimsAreMade(line, liars),
         NewestClaimsCount(line, liars),
         ContradictionsAreEvidence(line, liars),
-        SplitClaimsAreFound(claim_liars),
+        SplitClaimsAreFound(claim_liars, liars),
     ]

@@ -41,11 +41,12 @@ class Decision:
 @dataclass(frozen=True, slots=True)
 class Known:
     """The state and disk of a node that received a report. `shown`: another peer than its author
-    sent the report."""
+    sent the report. `handled`: the node has already handled it, and executed the effects."""
 
     state: LedgerState
     disk: SimDisk
     shown: bool
+    handled: bool
 
 
 @dataclass(slots=True)
@@ -65,8 +66,8 @@ class Watch:
         return
 
     def on_report(self, receiver: PeerId, report: Ready, known: Known) -> None:
-        """Check what `receiver`, an honest node, knows after it handled the report of another peer.
-        Only in worlds with claims."""
+        """Check what `receiver`, an honest node, knows before and after it handles the report of
+        another peer. Only in worlds with claims."""
 
     def on_applied(self, peer: PeerId, step: int, theta: Digest, end: Digest | None = None) -> None:
         """Check θ after `peer` applied outer step `step`. In runs with branches, `end` is the entry
