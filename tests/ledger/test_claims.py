@@ -135,8 +135,8 @@ def bent(**fields: object) -> bytes:
         bent(claims=NO_CLAIMS),
         bent(claims={"a": "not a digest"}),
         bent(claims=["a"]),
-        bent(claims={**BOUND, "b": digest("another")}),
-        canonical({**plain_state(GENESIS), "claims": NO_CLAIMS}),
+        bent(claims=BOUND | {B: digest("another")}),
+        canonical(plain_state(GENESIS) | {"claims": NO_CLAIMS}),
     ],
 )
 def test_state_with_wrong_claims_is_not_decoded(data: bytes) -> None:
