@@ -58,6 +58,8 @@ class ClaimsAreMade(Watch):
         value, round = decision.value, decision.certified.certificate.round
         if not isinstance(value, Roster) or not decision.is_first or (self.liars and round > 0):
             return
+        if not decision.certified.certificate.voters - self.liars:
+            return  # The liar is the first-ranked of two voters, and so a quorum by itself.
         for part in value.participants:
             named = part.claim
             if decision.before.claims.get(part.peer) == named is not None:
@@ -83,7 +85,7 @@ class NewestClaimsCount(Watch):
     line: Digest
     liars: frozenset[PeerId] = frozenset()
     newest: dict[tuple[PeerId, PeerId], ClaimStatement] = field(default_factory=dict)
-    replaced: set[tuple[PeerId, Digest]] = field(default_factory=set)
+    replaced: set[tuple[PeerId, PeerId, Digest]] = field(default_factory=set)
     exempt: dict[PeerId, int | None] = field(default_factory=dict)
     proposed: set[tuple[PeerId, Digest]] = field(default_factory=set)
 
@@ -103,7 +105,7 @@ class NewestClaimsCount(Watch):
             return
         if said.serial != last.serial:
             older, newer = sorted((last, said), key=lambda it: it.serial)
-            self.replaced.add((receiver, older.claim))
+            self.replaced.add((*key, older.claim))
             self.newest[key] = newer
 
     def on_vote(self, voter: PeerId, message: Message, disk: SimDisk) -> None:
@@ -119,7 +121,7 @@ class NewestClaimsCount(Watch):
             self.exempt[voter] = message.height
             return
         for part in value.participants:
-            if part.claim is not None and (voter, part.claim) in self.replaced:
+            if part.claim is not None and (voter, part.peer, part.claim) in self.replaced:
                 self.object(f"{voter} proposes an old claim of {part.peer}")
 
 
