@@ -71,7 +71,7 @@ COMMANDS: tuple[Command | Group, ...] = (
     Command(
         "track",
         "watching.track",
-        "Copy the run's history to TensorBoard or to JSON lines.",
+        "Copy the run's history to JSON lines, or to files of TensorBoard, wandb or aim.",
         "track",
     ),
     Command("open", "page.open_page", "Show the node's page in a browser.", "open_page"),

@@ -95,9 +95,15 @@ def _theta(run: Run, store: StoreReader, digest: Digest) -> ThetaOfSnapshot:
     return ThetaOfSnapshot(store, digest, layout_of(run.manifest.model).numel)
 
 
-def _certificate(run: Run, chain: ChainContents, named: CertifiedSnapshot) -> SnapshotCertificate:
+def _certificate(
+    run: Run, chain: ChainContents, named: CertifiedSnapshot
+) -> SnapshotCertificate | None:
+    """Return the certificate of a snapshot; None if this machine does not have the entry that names
+    it any more."""
     height = named.source.height
-    return SnapshotCertificate.of(run, chain.naming[height] if height else None)
+    if height and height not in chain.naming:
+        return None
+    return SnapshotCertificate.of(run, chain.naming.get(height))
 
 
 def _origin(

@@ -181,6 +181,7 @@ def fake(mode: Mode, shared: Shared, _: Ranks, __: Traces) -> Held:
         layout=LAYOUT,
         fragments=fragments(LAYOUT, mode.fragments),
         manifest=SimpleNamespace(
+            model=SimpleNamespace(vocab=64),
             data=SimpleNamespace(block_tokens=BLOCK_TOKENS),
             sync=SimpleNamespace(mixing=mode.mixing, eager=mode.eager),
             delayed=mode.delayed,

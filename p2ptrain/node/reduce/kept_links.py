@@ -210,7 +210,9 @@ class KeptLinks:
         try:
             with held.waiting:
                 await _until_readable(connection)
-                held.is_asked = True
+                # Our own reduce may have taken the connection after the bytes arrived, and before
+                # this task ran again.
+                held.is_asked = not held.waiting.cancel_called
             if not held.is_asked:
                 return  # Our own reduce uses the connection.
             edge = self._edges.find(connection.peer)

@@ -18,7 +18,7 @@ from p2ptrain.ledger.chain.apply import genesis
 from p2ptrain.ledger.chain.rules import Rules
 from p2ptrain.ledger.chain.signatures import Verify
 from p2ptrain.ledger.chain.state import LedgerState
-from p2ptrain.ledger.chain.values import Certified, Commit, Participant, Skip, SnapshotRef
+from p2ptrain.ledger.chain.values import Certified, Commit, LineId, Participant, Skip, SnapshotRef
 from p2ptrain.ledger.chain.verify import check_certified
 from p2ptrain.peers.outside.sample_text import SampleText, read_sample, sampler_of
 from p2ptrain.peers.outside.telemetry import TelemetryRecord, read_record
@@ -33,13 +33,15 @@ SIGNERS_MAX = 64
 @dataclass(frozen=True, slots=True)
 class NamedSnapshot:
     """A snapshot of θ and m before outer step `step`, and the entry that certifies it. `tokens` is
-    the number of tokens committed before that step; None if it is not known."""
+    the number of tokens committed before that step; None if it is not known. `named_by` is the
+    entry, with the line that decided it; None for the first weights, which the manifest names."""
 
     step: int
     digest: Digest
     height: int
     signed_by: tuple[PeerId, ...]
     tokens: int | None
+    named_by: tuple[LineId, Certified] | None = None
 
 
 @dataclass(slots=True)
@@ -143,17 +145,18 @@ class WatchedLedger:
         while len(self.steps) > STEPS_KEPT:
             del self.steps[next(iter(self.steps))]
         if isinstance(value, Commit) and value.snapshot is not None:
-            self.snapshot = self._named(value.snapshot, certified)
+            self.snapshot = self._named(value.snapshot, (before.line, certified))
         return step
 
-    def _named(self, snapshot: SnapshotRef, certified: Certified) -> NamedSnapshot:
-        before = self.steps.get(snapshot.step)
+    def _named(self, snapshot: SnapshotRef, by: tuple[LineId, Certified]) -> NamedSnapshot:
+        before, (_, certified) = self.steps.get(snapshot.step), by
         return NamedSnapshot(
             snapshot.step,
             snapshot.digest,
             certified.entry.height,
             tuple(sorted(certified.certificate.voters)),
             None if before is None else before.tokens_total,
+            by,
         )
 
     def note_records(self, records: Iterable[bytes]) -> list[str]:

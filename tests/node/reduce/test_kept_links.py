@@ -5,6 +5,8 @@ The nodes are real except for the control plane. Both can be dialled.
 
 from __future__ import annotations
 
+import math
+import os
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -13,10 +15,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import trio
+from trio.testing import wait_all_tasks_blocked
 
 from p2ptrain.dataplane import PeerSocket, RingKey
 from p2ptrain.errors import PeerUnreachable, ReduceAborted
 from p2ptrain.ids import PeerId, RunId
+from p2ptrain.node.connecting.opening import Opening
 from p2ptrain.node.reduce import second_hello
 from p2ptrain.node.reduce.kept_links import KeptLinks, kept_links
 from p2ptrain.node.reduce.reduce_links import ReduceLinks, connect
@@ -201,6 +205,32 @@ async def test_frame_of_the_last_reduce_ends_a_kept_connection(tmp_path: Path) -
         await settled(lambda: not kept_by(bob).peers)
         (closed,) = bob.rig.said("edge-closed")
         assert "more than the limit" in str(closed["reason"])
+        assert bob.suspects == []
+
+
+async def test_hello_that_arrives_as_our_own_reduce_begins_ends_one_of_them(
+    tmp_path: Path,
+) -> None:
+    """The first bytes arrive in the moment in which this node offers the connection itself. Trio
+    draws which of the two tasks runs first, so the test tries both orders.
+    """
+    async with pair(tmp_path, reuse_s=0.2) as both:
+        ann, bob = both.ends
+        for step in range(2, 12, 2):
+            await both.reduce(step)
+            request = both.request(bob, step + 2)
+            connection = bob.links.open[ann.peer, 0]
+            assert isinstance(connection, PeerSocket)
+            arrived = os.dup(connection.fileno())
+            bob.links.keep()
+            await wait_all_tasks_blocked()
+            opening = Opening(ann.peer, "", {0: {}}, math.inf, lambda _, it: it.close())
+            ann.links.open[bob.peer, 0].send_all(b"\0")  # A part of the hello.
+            await trio.lowlevel.wait_readable(arrived)
+            await kept_by(bob).reuse(opening, request, is_opener=True)
+            os.close(arrived)
+            ann.links.close()
+            await settled(lambda: not kept_by(bob).peers)
         assert bob.suspects == []
 
 

@@ -51,7 +51,8 @@ async def test_stranger_takes_public_weights_and_verifies_them(tmp_path: Path) -
     for _ in theta.pieces(numel):
         pass
     assert told["theta"] == theta.digest
-    assert {"model.safetensors", "tokenizer.json", "README.md"} <= {*told["files"]}
+    files = {"model.safetensors", "tokenizer.json", "README.md", "p2ptrain.certificate"}
+    assert files <= {*told["files"]}
     assert json.loads((folder / "p2ptrain.json").read_text())["snapshot"] == named.digest
     assert [path.name for path in tmp_path.glob("weights*")] == ["weights"], "no chunks are left"
 

@@ -50,7 +50,8 @@ def _write(taken: TakenWeights, chunks: Path, folder: Path, *, as_json: bool) ->
     store, manifest = StoreReader(chunks), taken.run.manifest
     found = find(taken.run, chain_of(taken, chunks), store, "newest", progress)
     tokenizer = Tokenizer.of(store.read_blob(manifest.tokenizer), manifest.data.document_token)
-    plan = ExportPlan(manifest.model, found.origin, tokenizer)
+    what = manifest.model, found.origin, tokenizer
+    plan = ExportPlan(*what, certificate=found.certificate)
     exported = export(plan, found.theta, folder, free=outside().disk_free_bytes)
     if as_json:
         told = {"bytes_fetched": taken.bytes_fetched, "updates_after": found.updates_after}
@@ -78,4 +79,5 @@ def chain_of(taken: TakenWeights, chunks: Path) -> ChainContents:
         taken.head,
         # An export of a certified snapshot replays nothing, so it needs no amendments.
         Amendments(taken.run, chunks / "no-amendments"),
+        {} if named.named_by is None else {named.height: named.named_by},
     )
