@@ -19,9 +19,10 @@ Two elements of one row never share a bucket; elements of different rows share o
 two vectors with one of at most (1 − cos²) · 6.3 %.
 
 The estimate is good only if nobody could choose the vector after the seed was known. So the seed is
-the digest of the roster entry, which already contains the digests of all contributions. A limit: a
-proposer that also contributes could try many rosters until the errors are in its favour. This gains
-about five standard errors for a million rosters.
+hashed from the digest of the roster entry, which fixes all claims, and from the digests of the
+contributions. A proposer could try many rosters until the errors are in its favour, but it does not
+know the contributions of others before the roster is decided
+(docs/decisions/065-contributions-are-claims.md).
 
 No node computes sketches yet. Only tests and the measurements in tests/acceptance/trust use them.
 """
@@ -29,6 +30,7 @@ No node computes sketches yet. Only tests and the measurements in tests/acceptan
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 from blake3 import blake3
@@ -58,9 +60,11 @@ Sums = NDArray[np.int64]
 """A sketch: `WIDTH` sums, in units."""
 
 
-def seed_of(roster: Digest) -> int:
-    """Return the seed of all sketches of an outer step, from the digest of its Roster entry."""
-    return int.from_bytes(blake3(_DOMAIN + bytes.fromhex(roster)).digest(8), "big")
+def seed_of(roster: Digest, contributions: Sequence[Digest]) -> int:
+    """Return the seed of all sketches of an attempt. `contributions` are the digests of the
+    contributions, in the roster's order."""
+    named = b"".join(bytes.fromhex(each) for each in (roster, *contributions))
+    return int.from_bytes(blake3(_DOMAIN + named).digest(8), "big")
 
 
 def unit_exponent_of(element_max: float) -> int:

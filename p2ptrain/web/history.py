@@ -82,10 +82,17 @@ class History:
         self._path = path
         self._reader: _Reader | None = None
         self._inode = 0
+        self._is_closed = False
         self._told: object = None
         self._version = 0
 
     def close(self) -> None:
+        """Close the series for good. Later questions have no answer, so a task that still asks does
+        not open it again."""
+        self._is_closed = True
+        self._release()
+
+    def _release(self) -> None:
         if self._reader is not None:
             self._reader.close()
             self._reader = None
@@ -157,16 +164,18 @@ class History:
 
     def _read(self, question: Callable[[_Reader], Found]) -> Found | None:
         """Return the answer to a question; None if there is no series that can be read."""
+        if self._is_closed:
+            return None
         try:
             return question(self._opened())
         except (OSError, SeriesUnavailable, sqlite3.Error):
-            self.close()
+            self._release()
             return None
 
     def _opened(self) -> _Reader:
         inode = self._path.stat().st_ino
         if self._reader is None or inode != self._inode:
-            self.close()
+            self._release()
             self._reader, self._inode = _Reader(self._path), inode
         return self._reader
 

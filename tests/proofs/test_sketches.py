@@ -18,7 +18,8 @@ from p2ptrain.proofs.sketches import (
     unit_exponent_of,
 )
 
-SEED = seed_of(Digest("ab" * 32))
+CONTRIBUTIONS = [Digest("01" * 32), Digest("02" * 32)]
+SEED = seed_of(Digest("ab" * 32), CONTRIBUTIONS)
 EXPONENT = unit_exponent_of(7.0)
 MASK = 2**64 - 1
 KNOWN = ([2311585792, 25332023296, 25451036672], 211892961280)
@@ -107,9 +108,12 @@ def test_energy_in_few_places_is_measured_as_well() -> None:
         assert 0.8 < ratios.min() <= ratios.max() < 1.2
 
 
-def test_seed_depends_on_every_digit_of_the_roster() -> None:
-    assert seed_of(Digest("ab" * 32)) == SEED
-    assert seed_of(Digest("ab" * 31 + "aa")) != SEED
+def test_seed_depends_on_the_roster_and_on_the_contributions_in_its_order() -> None:
+    roster = Digest("ab" * 32)
+    assert seed_of(roster, CONTRIBUTIONS) == SEED
+    assert seed_of(Digest("ab" * 31 + "aa"), CONTRIBUTIONS) != SEED
+    assert seed_of(roster, CONTRIBUTIONS[::-1]) != SEED
+    assert seed_of(roster, CONTRIBUTIONS[:1]) != SEED
     assert not np.array_equal(
         sketch(values(5000), SEED, EXPONENT), sketch(values(5000), SEED + 1, EXPONENT)
     )

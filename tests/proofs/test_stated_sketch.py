@@ -20,13 +20,13 @@ from p2ptrain.proofs.stated_sketch import (
 
 IDENTITY = Identity.from_seed(bytes(32))
 ROSTER = Digest("cd" * 32)
+SEED = seed_of(ROSTER, [Digest("01" * 32)])
 
 
 def statement(parts: int = 3) -> StatedSketch:
     vector = np.linspace(-1, 1, 3000, dtype=np.float32)
     found = [
-        sketch(piece, seed_of(ROSTER), -30, 1000 * part)
-        for part, piece in enumerate(np.split(vector, 3))
+        sketch(piece, SEED, -30, 1000 * part) for part, piece in enumerate(np.split(vector, 3))
     ]
     return StatedSketch.of(ROSTER, IDENTITY.peer, (found * PARTS_MAX)[:parts])
 
@@ -34,7 +34,7 @@ def statement(parts: int = 3) -> StatedSketch:
 def test_statement_is_read_as_it_was_signed() -> None:
     sent = statement()
     assert read_statement(sent.signed(IDENTITY.sign), verify) == sent
-    whole = sketch(np.linspace(-1, 1, 3000, dtype=np.float32), seed_of(ROSTER), -30)
+    whole = sketch(np.linspace(-1, 1, 3000, dtype=np.float32), SEED, -30)
     assert np.array_equal(sent.sums, whole)
 
 

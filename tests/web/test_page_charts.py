@@ -41,6 +41,13 @@ def test_series_that_does_not_exist_is_empty(history: History) -> None:
     assert found["contributors"] == {"all": [], "day": [], "week": []}
 
 
+def test_closed_history_does_not_open_the_series_again(history: History, tmp_path: Path) -> None:
+    write(tmp_path, SampleRow(1, 0, PEERS[0], "Once upon a time"))
+    assert [row["text"] for row in history.samples()] == ["Once upon a time"]
+    history.close()
+    assert history.samples() == []
+
+
 def test_thinned_rows_have_last_counters_and_mean_losses() -> None:
     unknown: dict[str, object] = dict.fromkeys(STEP_COLUMNS)
     rows = [

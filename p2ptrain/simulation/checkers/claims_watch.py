@@ -165,27 +165,35 @@ class ContradictionsAreEvidence(Watch):
 class SplitClaimsAreFound(Watch):
     """C4: a peer that shows different claims with one serial number to different peers is found
     after a few outer steps: voters show the proposer what they received. Commits with fewer than
-    two honest voters do not count, since no two voters could compare."""
+    two honest voters do not count, since no two voters could compare. Rosters that the liar itself
+    proposed do not count either: it keeps to itself what voters show it.
+    """
 
     claim_liars: Mapping[PeerId, ClaimLiar]
     liars: frozenset[PeerId] = frozenset()
     took_part: int = 0
+    proposer: PeerId | None = None
+    """The proposer of the newest roster with participants."""
 
     def on_decision(self, decision: Decision) -> None:
         roster = decision.before.roster
+        if decision.is_first and isinstance(decision.value, Roster) and decision.value.participants:
+            turn = decision.after.height + decision.certified.certificate.round
+            self.proposer = decision.before.voters[turn % len(decision.before.voters)]
         if not decision.is_first or not isinstance(decision.value, Commit) or roster is None:
             return
         if len(set(decision.before.voters) - self.liars) < 2:
             return
         for peer, node in self.claim_liars.items():
             tricks = node.tricks - _CLUMSY
-            if ClaimTrick.SPLIT in tricks and tricks == node.tricks and peer in roster.peers:
+            splits = ClaimTrick.SPLIT in tricks and tricks == node.tricks
+            if splits and peer in roster.peers and peer != self.proposer:
                 self.took_part += 1
                 if self.took_part > SPLIT_COMMITS_MAX:
                     self.object(f"{peer} took part in {self.took_part} commits with split claims")
 
 
-_CLUMSY = {ClaimTrick.UNSIGNED, ClaimTrick.UNCLAIMED, ClaimTrick.SERIALS, ClaimTrick.BACK}
+_CLUMSY = {ClaimTrick.UNSIGNED, ClaimTrick.UNCLAIMED, ClaimTrick.SERIALS}
 """With these tricks, the split claims that voters know need not contradict each other."""
 
 SPLIT_COMMITS_MAX = 4

@@ -148,7 +148,8 @@ class _Step:
     def __init__(self, run: JudgedRun, deltas: Sequence[Floats], leases: Sequence[range]) -> None:
         self.run, self.leases = run, leases
         roster = Digest(blake3(f"{run.seed} {run.steps}".encode()).hexdigest())
-        self.seed, self.unit = seed_of(roster), unit_exponent_of(64.0)
+        named = [Digest(blake3(each.tobytes()).hexdigest()) for each in deltas]
+        self.seed, self.unit = seed_of(roster, named), unit_exponent_of(64.0)
         self.sums = [self.sketch(each) for each in deltas]
         order = np.random.default_rng(run.steps)
         self.sampled = sorted(order.permutation(INNER)[:SAMPLED].tolist())
