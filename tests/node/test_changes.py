@@ -34,6 +34,17 @@ async def test_wait_ignores_earlier_signals_and_ends_after_its_time_limit() -> N
     assert trio.current_time() - began >= 0.01
 
 
+async def test_wait_returns_at_once_if_something_changed_since_the_check() -> None:
+    changes = Changes()
+    seen = changes.count
+    changes.notify_all()
+    with trio.fail_after(20.0):
+        await changes.wait(since=seen)
+    with trio.move_on_after(0.01) as waited:
+        await changes.wait(since=changes.count)
+    assert waited.cancelled_caught
+
+
 async def test_run_while_returns_true_if_the_work_was_finished() -> None:
     done = []
 

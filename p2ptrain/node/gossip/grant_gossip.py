@@ -79,12 +79,13 @@ async def _publish(context: Context, grants: list[SignedGrant]) -> None:
 async def _follow_delegations(context: Context) -> None:
     is_current = False
     while True:
+        seen = context.changes.count
         is_current = is_current or context.peers.ledger_is_current()
         if context.admission.set_agreed(list(agreed_amendments(context, is_current))):
             names = sorted(context.admission.delegations)
             context.journal.write("delegates", peers=names)
             await apply_admission(context)
-        await context.changes.wait()
+        await context.changes.wait(since=seen)
 
 
 def agreed_amendments(context: Context, is_current: bool) -> Iterator[Amendment]:

@@ -85,6 +85,7 @@ async def _load(context: Context, first_step: int = 0, *, or_log: bool = False) 
     # Digests of blobs that are not snapshots, and of snapshots that could not be fetched.
     useless, passed = set[Digest](), set[Digest]()
     while True:
+        seen = context.changes.count
         here = await snapshot_choice.find_held_states(context)
         pick = partial(snapshot_choice.best_start, context, here, first_step=first_step)
         start = pick(useless | passed)
@@ -103,7 +104,7 @@ async def _load(context: Context, first_step: int = 0, *, or_log: bool = False) 
         else:
             why = "for a certified snapshot that is newer than the checkpoint"
             context.state.set_state(StandingBy(why))
-            await context.changes.wait()
+            await context.changes.wait(since=seen)
 
 
 def _is_superseded(pick: Callable[[], SnapshotRef | None], start: SnapshotRef) -> bool:

@@ -18,18 +18,27 @@ class Changes:
     """A condition variable for the tasks of one trio thread.
 
     This class needs no lock: a task checks the state and then calls `wait`, without a checkpoint in
-    between, so the task misses no change. After `wait`, the task must check the state again."""
+    between, so the task misses no change. A task whose check has checkpoints notes `count` before
+    the check, and passes it to `wait` as `since`. After `wait`, the task must check the state
+    again."""
 
     def __init__(self) -> None:
+        self.count = 0
+        """The number of calls of `notify_all` so far."""
         self._notified = trio.Event()
 
     def notify_all(self) -> None:
         """Wake every task that waits."""
+        self.count += 1
         self._notified.set()
         self._notified = trio.Event()
 
-    async def wait(self, *, at_most_s: float = float("inf")) -> None:
-        """Return when a task calls `notify_all`, or after `at_most_s` seconds."""
+    async def wait(self, *, since: int | None = None, at_most_s: float = float("inf")) -> None:
+        """Return when a task calls `notify_all`, or after `at_most_s` seconds. Return at once if
+        `notify_all` was called after `count` was `since`."""
+        if since is not None and since != self.count:
+            await trio.lowlevel.checkpoint()
+            return
         with trio.move_on_after(at_most_s):
             await self._notified.wait()
 

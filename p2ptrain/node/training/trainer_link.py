@@ -143,12 +143,13 @@ class TrainerSession:
 
     async def _give_orders(self) -> None:
         while True:
+            seen = self._context.changes.count
             orders = await self._orders_with_data()
             for order in orders:
                 await self._send_order(order)
             measures = await self._measure_our_share() or await self._sampler.ask()
             if not orders and not measures:
-                await self._context.changes.wait()
+                await self._context.changes.wait(since=seen)
 
     async def _orders_with_data(self) -> list[Order]:
         """Fetch the data of the due orders, and return the orders. Then sending them does not wait

@@ -39,6 +39,9 @@ from tests.dataplane.relaying.conftest import (
     ring_hello,
 )
 
+PIECE_BYTES = 4 << 10
+"""Most bytes that a lying relay passes on at once. The tests send more after the change begins."""
+
 Change = Callable[[bytes, int], bytes | None]
 """`change(piece, before)` returns the bytes to pass on instead, after `before` earlier ones in the
 same direction. None ends both connections, and b"" passes nothing on."""
@@ -87,7 +90,7 @@ class LyingRelay:
         before = 0
         source.settimeout(DEADLINE_S)
         with suppress(OSError):
-            while piece := source.recv(1 << 16):
+            while piece := source.recv(PIECE_BYTES):
                 changed = self.change(piece, before)
                 before += len(piece)
                 if changed is None:
