@@ -54,6 +54,7 @@ from p2ptrain.node.relaying.meetings import answer_meetings
 from p2ptrain.node.state.context import Context
 from p2ptrain.node.training.evaluation_task import gather_validation
 from p2ptrain.node.training.lease_data import fetch_ahead
+from p2ptrain.node.training.ready_work import follow_branches
 from p2ptrain.node.training.sampling import take_sample
 from p2ptrain.node.training.trainer_processes import MakeTrainers, subprocesses
 from p2ptrain.node.training.trainer_task import train
@@ -154,7 +155,7 @@ async def run_tasks(
             nursery.start_soon(serve_only, context)
             nursery.start_soon(notice_lost_vote, context)
         else:
-            for task in (run_reduces, notice_left_out, notice_slow_reduce):
+            for task in (run_reduces, notice_left_out, notice_slow_reduce, follow_branches):
                 nursery.start_soon(task, context)
             nursery.start_soon(train, context, trainers(context))
     return left[0] if left else None
