@@ -20,7 +20,13 @@ from p2ptrain.identity import Identity
 from p2ptrain.ids import Digest
 from p2ptrain.ledger.chain.values import LineId
 from p2ptrain.ledger.messages.claim_statement import ClaimStatement
-from p2ptrain.proofs.claims import CLAIM_BYTES_MAX, Claim, decode_claim, encode_claim, signed_statement
+from p2ptrain.proofs.claims import (
+    CLAIM_BYTES_MAX,
+    Claim,
+    decode_claim,
+    encode_claim,
+    signed_statement,
+)
 from p2ptrain.store import Disk, RecordLog
 
 KEPT_STEPS = 2

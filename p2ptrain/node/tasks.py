@@ -11,6 +11,8 @@ import trio
 from p2ptrain.ledger.chain.state import Phase
 from p2ptrain.ledger.messages.effects import Rejoin
 from p2ptrain.ledger.messages.peer_reports import Ready
+from p2ptrain.node.averages.check_task import check_averages
+from p2ptrain.node.averages.documents import serve_claims
 from p2ptrain.node.consensus.ledger_task import run_ledger
 from p2ptrain.node.consensus.pruning import notice_pruned
 from p2ptrain.node.control.finishing import leave_when_finished
@@ -127,6 +129,7 @@ async def run_tasks(
     answer_punches(context)
     serve_bases(context)
     serve_history(context)
+    serve_claims(context)
     decisions.take_decisions(context)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(run_ledger_to_the_end)
@@ -150,6 +153,7 @@ async def run_tasks(
         nursery.start_soon(gather_validation, context)
         nursery.start_soon(donate, context)
         nursery.start_soon(keep_store_small, context)
+        nursery.start_soon(check_averages, context)
         nursery.start_soon(scrub, context)
         if not context.trains:
             nursery.start_soon(serve_only, context)

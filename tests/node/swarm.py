@@ -35,6 +35,7 @@ from p2ptrain.node.control.leaving import leave
 from p2ptrain.node.main import run_lives
 from p2ptrain.node.state.context import Context
 from p2ptrain.node.state.timing import Timing
+from p2ptrain.node.state.trainer import TrainerState
 from p2ptrain.observe.journal import Journal
 from p2ptrain.peers.duplicate_watch import QuestionTiming
 from p2ptrain.run import (
@@ -95,6 +96,8 @@ class SwarmNode:
     life: trio.CancelScope | None = None
     ended: trio.Event = field(default_factory=trio.Event)
     timing: Timing = QUICK_TO_ASK
+    disguise: Callable[[TrainerState], TrainerState] = field(default=lambda state: state)
+    """Replaces the state of the trainer at each start, for a node that lies about its work."""
     inbox: Deaf = field(init=False)
     """The inbox for other nodes' connections in reduces, since the newest start."""
 
@@ -164,7 +167,7 @@ class SwarmNode:
     def _dress(self, context: Context) -> Context:
         self.inbox = Deaf(context.plane.ring_inbox)
         plane = replace(context.plane, ring_inbox=self.inbox)
-        return replace(context, plane=plane)
+        return replace(context, plane=plane, trainer=self.disguise(context.trainer))
 
     async def stop(self) -> None:
         """Stop this node without a goodbye. Return when all of its tasks have ended."""

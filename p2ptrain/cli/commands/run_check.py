@@ -104,7 +104,11 @@ def _memory(costs: RunCosts) -> Iterator[str]:
         f"          activations per sequence: {_activations(trainer)} in bf16, "
         f"{_activations(costs.trainer_fp32)} in fp32; at least {size(trainer.least)}"
     )
-    beside = {"residual": node.residual, "copies": node.fragment}
+    beside = {
+        "contribution": node.contribution,
+        "residual": node.residual,
+        "copies": node.fragment,
+    }
     more = "".join(f", {name} {size(count)}" for name, count in beside.items() if count)
     yield (
         f"node      θ {size(node.theta)}, m {size(node.momentum)}, trained weights "

@@ -4,9 +4,9 @@ A node keeps the newest certified snapshots and every update since the oldest of
 needs a snapshot and the updates after it, and a peer that was away needs the updates that it
 missed. Perhaps this node lacks the certified snapshots, and the peers that wrote them are gone. So
 it also keeps the newest snapshot that it has, with the updates since, until a newer one arrives.
-It keeps data blocks up to a size limit, those needed soonest first, and its own
-contributions for two outer steps, so that other members can check the averages. A seed (a node that preserves
-the run) keeps all data and, if its disk has room, the genesis snapshot and every update
+It keeps data blocks up to a size limit, those needed soonest first, and its own contributions for
+two outer steps, so that other members can check the averages. A seed (a node that preserves the
+run) keeps all data and, if its disk has room, the genesis snapshot and every update
 (`full_history`).
 
 `kept` makes the choice. The store guarantees that a crash, or a simultaneous write, never causes

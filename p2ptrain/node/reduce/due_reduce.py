@@ -53,7 +53,11 @@ def reduce_impossible(
     names a claim, then only that claim will do, and no trainer can repeat it.
     """
     roster = state.roster
-    if roster is None or outer_step != roster.step or reduce_due(state, outer_step, me, work, claim):
+    if (
+        roster is None
+        or outer_step != roster.step
+        or reduce_due(state, outer_step, me, work, claim)
+    ):
         return None
     if any(each.peer == me and each.claim not in (None, claim) for each in roster.participants):
         return roster

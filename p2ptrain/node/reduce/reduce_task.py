@@ -22,7 +22,7 @@ from p2ptrain.archive.contribution_weights import weights
 from p2ptrain.archive.outer_step import OuterStep
 from p2ptrain.errors import ReduceAborted, StoreError
 from p2ptrain.identity import is_peer_id
-from p2ptrain.ids import Digest, PeerId, RunId
+from p2ptrain.ids import Digest, RunId
 from p2ptrain.ledger.chain.values import Commit, Roster
 from p2ptrain.ledger.messages.peer_reports import ReduceDone, ReduceFailed, UpdateHeld
 from p2ptrain.ledger.policy.reduce_results import confessed

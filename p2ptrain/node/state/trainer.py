@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from p2ptrain.archive.own_claims import OwnClaim, OwnClaims
-from p2ptrain.ipc.frames import Progress
 from p2ptrain.ids import PeerId
+from p2ptrain.ipc.frames import Progress
 from p2ptrain.ipc.trainer_config import Halving
 from p2ptrain.ledger.messages.peer_reports import Ready
 from p2ptrain.observe.states import Training

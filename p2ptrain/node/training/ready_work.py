@@ -103,7 +103,7 @@ async def _send_ready(context: Context) -> None:
 async def follow_branches(context: Context) -> None:
     """Whenever the ledger has moved to a new branch, claim the offered work anew on it."""
     while True:
-        claimed = context.trainer.claimed
+        seen, claimed = context.changes.count, context.trainer.claimed
         if claimed is not None and claimed.made.claim.line != context.ledger.snapshot.line:
             await offer_work_again(context)
-        await context.changes.wait()
+        await context.changes.wait(since=seen)
