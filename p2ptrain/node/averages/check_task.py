@@ -8,6 +8,9 @@ has the result, and the user is warned if the average is wrong.
 
 from __future__ import annotations
 
+import trio
+
+from p2ptrain.archive.own_claims import KEPT_STEPS
 from p2ptrain.errors import P2PTrainError
 from p2ptrain.ledger.chain.values import Commit
 from p2ptrain.node.averages.checking import CheckedChunk, check_chunk
@@ -16,6 +19,11 @@ from p2ptrain.observe.cautions import Caution
 from p2ptrain.suggested_command import to_paste
 
 WARNING = "average"
+
+TRIES = 5
+AGAIN_S = 5.0
+"""Number of times that a check is tried if contributions are missing, and the seconds between two
+tries. A participant may be busy or out of reach for a moment."""
 
 
 async def check_averages(context: Context) -> None:
@@ -40,7 +48,7 @@ async def check_averages(context: Context) -> None:
 async def _check(context: Context, step: int) -> None:
     begun_s = context.now()
     try:
-        found = await check_chunk(context, step)
+        found = await _checked_patiently(context, step)
     except P2PTrainError as exc:
         context.journal.write("average-unchecked", step=step, code=exc.code, reason=exc.what)
         return
@@ -57,7 +65,18 @@ async def _check(context: Context, step: int) -> None:
     )
     if found.wrong:
         context.alerts.show(WARNING, _caution(context, found))
-        context.changes.notify_all()
+    context.changes.notify_all()
+
+
+async def _checked_patiently(context: Context, step: int) -> CheckedChunk:
+    """Check a chunk. While contributions are missing, try again until they are no longer kept."""
+    for _ in range(TRIES):
+        found = await check_chunk(context, step)
+        is_kept = context.ledger.snapshot.step <= step + KEPT_STEPS
+        if not found.missing or not is_kept:
+            break
+        await trio.sleep(AGAIN_S)
+    return found
 
 
 def _caution(context: Context, found: CheckedChunk) -> Caution:
