@@ -248,7 +248,7 @@ class RunFile(Section):
     @property
     def has_claims(self) -> bool:
         """Whether contributions are claims, so that anybody can recompute an update from them."""
-        return not self.codec.feedback if self.trust.claims is None else self.trust.claims
+        return self.trust.claims and not self.codec.feedback
 
     @property
     def inner_steps_total(self) -> int:
@@ -291,7 +291,8 @@ class RunFile(Section):
 
     @model_validator(mode="after")
     def _claims_fit(self) -> RunFile:
-        if self.trust.claims and self.codec.feedback:
+        asked = self.trust.claims and "claims" in self.trust.model_fields_set
+        if asked and self.codec.feedback:
             raise ValueError(
                 "trust.claims does not work with codec.feedback: a peer adds its rounding errors "
                 "during the exchange, so others could not recompute the update; set one of them "

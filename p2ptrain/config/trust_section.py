@@ -6,8 +6,8 @@ from p2ptrain.config.section import Section
 
 
 class TrustSection(Section):
-    """The [trust] table. If `claims` is None, contributions are claims unless the codec has error
-    feedback.
+    """The [trust] table. If the file does not set `claims`, they are off in a run whose codec has
+    error feedback (`RunFile.has_claims`).
     """
 
-    claims: bool | None = None
+    claims: bool = True

@@ -285,14 +285,14 @@ def _ready(value: object) -> ReadyReport | None:
     has_claim = isinstance(value, list) and len(value) == _CLAIMED_ITEMS
     items = _items(value, _CLAIMED_ITEMS if has_claim else _CLAIMED_ITEMS - 3)
     step, tokens, blocks = map(_count, items[:3])
+    if not has_claim:
+        return ReadyReport(step, tokens, blocks)
     return ReadyReport(step, tokens, blocks, _claim(step, tokens, blocks, *items[3:]))
 
 
 def _claim(
-    step: int, tokens: int, blocks: int, serial: object = 0, claim: Any = None, signature: Any = b""
-) -> ClaimStatement | None:
-    if claim is None:
-        return None
+    step: int, tokens: int, blocks: int, serial: object, claim: Any, signature: object
+) -> ClaimStatement:
     if not isinstance(signature, bytes) or len(signature) != SIGNATURE_BYTES:
         raise RemoteProtocolError(f"a claim's signature must have {SIGNATURE_BYTES} bytes")
     try:

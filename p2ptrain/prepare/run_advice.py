@@ -260,7 +260,7 @@ def _outside(run: RunFile, costs: RunCosts) -> Iterator[Lint]:
 def _trust(run: RunFile, costs: RunCosts) -> Iterator[Lint]:
     if run.has_claims:
         return
-    why = "" if run.trust.claims is False else ", because codec.feedback is true"
+    why = ", because codec.feedback is true" if run.trust.claims else ""
     yield Lint(
         "trust.claims",
         f"it is false{why}: a member can replace a sum during an exchange, and nobody can find out",

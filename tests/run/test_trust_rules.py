@@ -21,6 +21,7 @@ from p2ptrain.run import Run, RunManifest
 from p2ptrain.run.trust_rules import TrustRules
 
 CLAIMS = TrustRules(claims=True)
+NONE = TrustRules()
 
 
 def parsed(**tables: dict[str, Any]) -> RunFile:
@@ -35,6 +36,7 @@ def lints(run: RunFile) -> list[str]:
 def test_old_manifest_has_no_claims_and_keeps_its_bytes(
     manifest: RunManifest, organiser: Identity
 ) -> None:
+    manifest = replace(manifest, trust=NONE)
     plain = unpack(manifest.to_payload(), bytes_max=1 << 20)
     assert isinstance(plain, dict)
     assert "trust" not in plain
@@ -79,7 +81,7 @@ def test_manifest_with_claims_and_error_feedback_is_refused(manifest: RunManifes
 def test_show_says_whether_updates_can_be_recomputed(
     manifest: RunManifest, organiser: Identity
 ) -> None:
-    without = Run.publish(organiser, manifest)
+    without = Run.publish(organiser, replace(manifest, trust=NONE))
     run = Run.publish(organiser, replace(manifest, trust=CLAIMS))
     assert [run_facts(each)["claims"] for each in (without, run)] == [False, True]
     said = [line for line in run_lines(run) if line.startswith("trust")]
