@@ -1,4 +1,4 @@
-"""What the chain says about a finished average: who contributed, with which weights, and how.
+"""Read from the chain who contributed to a finished average, with which weights, and how.
 
 From these facts and the contributions, anybody can compute the update again
 (`p2ptrain.proofs.average`). This module does not fetch anything.

@@ -1,11 +1,10 @@
 """Check a chunk of a past average: fetch this chunk of all contributions, compute the same part of
 the update again, and compare.
 
-If the bytes differ, somebody lied. With the schedule "direct", every peer receives a part of the
-update from the part's owner, so the owner has to explain the difference: it made this mean, or
-another participant sent it a sum that does not follow from that participant's contribution. With
-the other schedules, any peer that forwarded a sum or a mean may have replaced it, so nobody is
-named. Nodes do not sign sums yet.
+If the bytes differ, somebody lied. With the schedule "direct", all peers receive a part of the
+update from its owner, so the owner has to explain the difference. Either it made this mean, or
+another participant sent it a wrong sum. With the other schedules, any peer that forwarded a sum or
+a mean may have replaced it, so nobody is named. Nodes do not sign sums yet.
 
 *Whose word is it?* The ledger names the claims, a claim names its contribution, and a contribution
 names its chunks, each by digest. So any peer may deliver them.

@@ -81,7 +81,7 @@ async def test_old_claim_is_not_offered_in_a_later_outer_step(tmp_path: Path) ->
 async def test_base_is_stated_only_if_work_began_at_a_certified_theta(tmp_path: Path) -> None:
     async with rig(tmp_path / "plain", trust=CLAIMS) as r:
         bases = [(await claimed(r, is_exact=each)).made.claim.base for each in (True, False)]
-        assert bases == [r.run.id, None]
+        assert bases == [Digest(r.run.id), None]
     streaming = SyncSpec(fragments=2, overlap_steps=1)
     async with rig(tmp_path / "two", trust=CLAIMS, sync=streaming, inner_steps=4) as r:
         assert (await claimed(r)).made.claim.base is None
