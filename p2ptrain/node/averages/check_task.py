@@ -12,7 +12,6 @@ import trio
 
 from p2ptrain.archive.own_claims import KEPT_STEPS
 from p2ptrain.errors import P2PTrainError
-from p2ptrain.ledger.chain.values import Commit
 from p2ptrain.node.averages.checking import CheckedChunk, check_chunk
 from p2ptrain.node.state.context import Context
 from p2ptrain.observe.cautions import Caution
@@ -40,9 +39,10 @@ async def check_averages(context: Context) -> None:
         if done is None or done <= due or not context.at_head():
             await context.changes.wait(since=seen)
             continue
-        due = done
-        if isinstance(context.ledger.history.closing(done - 1).entry.value, Commit):
-            await _check(context, done - 1)
+        due, step = done, done - 1
+        if step not in context.ledger.core.updates:
+            continue  # The outer step was skipped, or its Commit has been pruned.
+        await _check(context, step)
 
 
 async def _check(context: Context, step: int) -> None:
