@@ -102,12 +102,16 @@ class OwnClaims:
         tokens: int,
         trained: tuple[int, ...],
         contribution: Digest,
+        *,
+        serial_min: int = 1,
     ) -> OwnClaim:
-        """Make a claim with the next serial number, and return it once it is durable.
+        """Make a claim with the next serial number, or with `serial_min` if that is higher, and
+        return it once it is durable.
         Raises StoreError: it cannot be written; then nobody may see it.
         """
         with self._making:
-            serial = 1 if self.newest is None else self.newest.claim.serial + 1
+            last = 0 if self.newest is None else self.newest.claim.serial
+            serial = max(last + 1, serial_min)
             me, blocks = self._identity.peer, len(trained)
             claim = Claim(me, line, step, serial, base, tokens, blocks, contribution)
             made = OwnClaim(claim, signed_statement(claim, self._identity.sign), trained)

@@ -26,6 +26,11 @@ from p2ptrain.ring import Contribution, quantised_once
 from p2ptrain.state import Arena
 from p2ptrain.sync.trainer_orders import LocalWork
 
+SERIAL_SHIFT = 12
+"""Bits that are removed from an incarnation. The rest, a count of starts and 20 random bits, is the
+first serial number of a process: 52 bits at most. So a home that was restored from a backup does
+not use a number again, and two copies of a home hardly ever use the same one."""
+
 
 async def claim_work(
     context: Context, outer_step: OuterStep, work: LocalWork, *, is_exact: bool
@@ -75,8 +80,16 @@ async def follow_line(context: Context) -> None:
 async def _made(
     context: Context, claims: OwnClaims, work: LocalWork, base: Digest | None, contribution: Digest
 ) -> OwnClaim:
-    line, trained = context.ledger.snapshot.line, work.blocks
-    make = partial(claims.make, line, work.step, base, work.tokens, trained, contribution)
+    make = partial(
+        claims.make,
+        context.ledger.snapshot.line,
+        work.step,
+        base,
+        work.tokens,
+        work.blocks,
+        contribution,
+        serial_min=context.identities.incarnation >> SERIAL_SHIFT,
+    )
     return await durably(make)
 
 

@@ -126,6 +126,7 @@ def test_numbers_continue_after_the_log_was_shortened(tmp_path: Path) -> None:
     assert again.newest == claims.newest
     assert again.contributions(0) == tuple(names[-CLAIMS_KEPT:])
     assert again.make(line, made, None, TOKENS, (1,), names[0]).claim.serial == made + 1
+    assert again.make(line, made, None, TOKENS, (1,), names[0], serial_min=900).claim.serial == 900
     again.close()
 
 
