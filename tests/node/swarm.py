@@ -44,6 +44,7 @@ from p2ptrain.run import (
     SignedAllowlist,
     save_allowlist,
 )
+from p2ptrain.run.trust_rules import TrustRules
 from p2ptrain.store import Disk
 from p2ptrain.testing.fake_trainer import FakeTrainers, TrainerRemote
 from p2ptrain.testing.published import publish
@@ -59,6 +60,9 @@ DEADLINE_S = 200.0
 but other tests may run on the same machine."""
 
 LOOK_S = 0.1
+
+CLAIMS = TrustRules(claims=True)
+"""Of a run whose contributions are claims, as in most new runs."""
 
 QUICK_TO_ASK = Timing(questions=QuestionTiming(look_s=1.0, alarm_s=0.5, start_wait_s=2.0))
 """Timing with which a node, at its start, waits only 2 s for another process with its key to

@@ -17,13 +17,12 @@ from p2ptrain.peers.protocol_names import CLAIM_PROTOCOL
 from p2ptrain.proofs.average import AverageTerms, recompute
 from p2ptrain.proofs.claims import decode_claim
 from p2ptrain.ring.schedules import Schedule
-from p2ptrain.run.trust_rules import TrustRules
 from p2ptrain.store import digest_of
 from p2ptrain.testing.published import policy
 from tests.node.rig import ANN, BOB, CAI, opening, rig
+from tests.node.swarm import CLAIMS
 from tests.node.training.test_claiming import TOKENS, claimed
 
-CLAIMS = TrustRules(claims=True)
 PEERS = (ANN.peer, BOB.peer, CAI.peer)
 
 

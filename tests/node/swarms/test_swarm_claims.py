@@ -14,10 +14,7 @@ from p2ptrain.cli.main import main
 from p2ptrain.node.averages.check_task import WARNING
 from p2ptrain.node.state.trainer import ClaimedWork, TrainerState
 from p2ptrain.ring import Contribution
-from p2ptrain.run.trust_rules import TrustRules
-from tests.node.swarm import SwarmNode, swarm
-
-CLAIMS = TrustRules(claims=True)
+from tests.node.swarm import CLAIMS, SwarmNode, swarm
 
 
 def good_checks(node: SwarmNode) -> list[dict[str, object]]:

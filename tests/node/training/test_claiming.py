@@ -14,13 +14,12 @@ from p2ptrain.ids import Digest
 from p2ptrain.ledger.messages.peer_reports import Ready
 from p2ptrain.node.state.trainer import ClaimedWork
 from p2ptrain.node.training import claiming
-from p2ptrain.run.trust_rules import TrustRules
 from p2ptrain.store import digest_of
 from p2ptrain.sync import SyncSpec
 from p2ptrain.sync.trainer_orders import LocalWork
 from tests.node.rig import ANN, Rig, rig
+from tests.node.swarm import CLAIMS
 
-CLAIMS = TrustRules(claims=True)
 TOKENS = 32
 
 
