@@ -16,7 +16,7 @@ from p2ptrain.errors import P2PTrainError, StoreError, TryLater, counted
 from p2ptrain.suggested_command import to_paste
 
 CHUNK_S = 30.0
-"""Deadline in seconds for one chunk. The node gives up a chunk that nobody sends after 10 s."""
+"""Deadline in seconds for one chunk. The node's own deadlines are shorter."""
 
 
 def verify_average(home: Path, step: int, chunks: int, *, as_json: bool) -> None:

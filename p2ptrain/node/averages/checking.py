@@ -38,8 +38,12 @@ from p2ptrain.node.state.context import Context
 from p2ptrain.proofs.average import NotAveraged, recompute
 from p2ptrain.ring.schedules import owner_of
 
-FETCH_S = 10.0
-"""Seconds after which a chunk that nobody sends counts as missing, at the next failed try."""
+MISSING_S = 5.0
+"""Seconds after which a chunk that nobody sends counts as missing, at the next failed try. It is so
+short that the fetch does not warn the user: checks are tried again."""
+
+FETCH_S = 20.0
+"""Deadline in seconds for one try. It is enough for the longest chunk at half a Mbit per second."""
 
 AT_ONCE = 4
 """Number of contributions that are fetched at the same time, so that checks leave the network to
@@ -163,7 +167,7 @@ async def _chunk_of(
 
 async def _fetched(context: Context, digest: Digest) -> None:
     """Fetch a chunk, if it is not here. Raises StoreError: nobody sends it."""
-    late = fetch.after(context, FETCH_S)
+    late = fetch.after(context, MISSING_S)
     try:
         await fetch.fetch_loose(context, [digest], unwanted=late, patient=False, try_s=FETCH_S)
     except StoreError as exc:
