@@ -293,6 +293,8 @@ AVERAGE-UNKNOWN: The ledger no longer says which weights the participants of thi
     a newer one.
 AVERAGE-PARTIAL: The checked chunks are right, but some contributions could not be fetched.
     Contributions are kept for two outer steps, by their peers only.
+CONTRIBUTION-ODD: The work of this node has an odd length or direction, compared with that of the
+    others, so they leave it out. The hardware may be defective. The node trains the work anew.
 CLAIMS-BROKEN: The file with this node's claims is damaged. Without it, the node might contradict
     claims that it made before, and other members would evict it. Join again as a new peer.
 HISTORY-CUT: A seed keeps every update for replays from genesis, until its disk is nearly full. This

@@ -81,7 +81,7 @@ class InnerSpec:
 
     The peak learning rate is `lr`. The rate rises over `warmup_steps` and falls towards the end of
     `total_steps`, both counted over the whole run; `schedule` is the shape of its curve (see
-    `trainer.rank.schedule`). `betas` are AdamW's; with "muon" only the embedding, the head and
+    `ipc.learning_rate`). `betas` are AdamW's; with "muon" only the embedding, the head and
     vectors use AdamW (see `trainer.rank.optimizer`).
 
     `join_optimizer` says how a peer that joins a running run gets its optimizer's state. With

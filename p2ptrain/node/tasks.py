@@ -52,6 +52,7 @@ from p2ptrain.node.outer_state.scrub import scrub
 from p2ptrain.node.port_mapping.keep_mapped import keep_ports_mapped
 from p2ptrain.node.punching.agreeing import answer_punches, keep_punching
 from p2ptrain.node.reduce.reduce_task import run_reduces
+from p2ptrain.node.reduce.sketch_exchange import serve_sketches
 from p2ptrain.node.relaying.meetings import answer_meetings
 from p2ptrain.node.state.context import Context
 from p2ptrain.node.training.evaluation_task import gather_validation
@@ -130,6 +131,7 @@ async def run_tasks(
     serve_bases(context)
     serve_history(context)
     serve_claims(context)
+    serve_sketches(context)
     decisions.take_decisions(context)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(run_ledger_to_the_end)

@@ -35,6 +35,9 @@ LEDGER_BYTES_MAX = 1 << 20
 CLAIM_PROTOCOL = "/p2ptrain/claim/1"
 """Asks a participant of a decided roster for the document of its claim."""
 
+SKETCH_PROTOCOL = "/p2ptrain/sketch/1"
+"""Asks a participant of an open reduce for claims and stated sketches; see `sketch_messages`."""
+
 BASE_PROTOCOL = "/p2ptrain/base/1"
 """Asks for a base: the ledger's state at a checkpoint, from which a newcomer starts instead of from
 the first entry. The newcomer's user has named the checkpoint, because the user trusts it."""

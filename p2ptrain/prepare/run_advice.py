@@ -6,6 +6,7 @@ depend only on the run file and its estimated costs.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -15,6 +16,7 @@ from p2ptrain.ledger.chain.founders import survives_a_loss
 from p2ptrain.net.addresses import parse_with_peer
 from p2ptrain.net.scopes import scope_of
 from p2ptrain.prepare.run_cost import RunCosts
+from p2ptrain.proofs.sketch_rules import JUDGES_MIN, is_too_coarse
 from p2ptrain.ring.arrangement import COARSE_RING_PEERS_MAX
 from p2ptrain.store import CHUNK_BYTES_MAX
 
@@ -259,12 +261,33 @@ def _outside(run: RunFile, costs: RunCosts) -> Iterator[Lint]:
 
 def _trust(run: RunFile, costs: RunCosts) -> Iterator[Lint]:
     if run.has_claims:
+        yield from _unjudged(run, costs)
         return
     why = ", because codec.feedback is true" if run.trust.claims else ""
     yield Lint(
         "trust.claims",
         f"it is false{why}: a member can replace a sum during an exchange, and nobody can find out",
     )
+
+
+def _unjudged(run: RunFile, costs: RunCosts) -> Iterator[Lint]:
+    """Say which rules about contributions cannot be applied in this run."""
+    if run.sync.fragments > 1 or run.sync.overlap_steps > 0:
+        yield Lint(
+            "sync",
+            "the length of a contribution is not judged in runs with fragments or overlap; only "
+            "its direction is",
+        )
+    most = max((plan.exchange.peers for plan in costs.plans), default=0)
+    # The mean of contributions with cosines of 0.5, in shares of one participant.
+    shares = math.sqrt(most * (most + 1) / 2)
+    if most >= JUDGES_MIN and is_too_coarse(run.codec.name, most, shares):
+        yield Lint(
+            "codec.name",
+            f"{run.codec.name} is too coarse for one of the rules about contributions: with "
+            f"{most} peers, rounding can hide what one of them contributes. So nobody compares "
+            "the average with the sketches that the participants state",
+        )
 
 
 _ADVISERS: tuple[Adviser, ...] = (

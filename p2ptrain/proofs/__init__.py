@@ -7,6 +7,9 @@ hidden_states    short proofs of the hidden states that a model had, for a text 
 text_proof       the file that says which certified weights generated a text
 sketches         256 integers that tell a contribution's length and its angle to others
 stated_sketch    the signed statement of a participant's sketch
+sketch_parts     the parts of a vector whose sketches are stated
+sketch_collection  which claims and statements of an attempt are here, and whose are missing
+sketch_messages  the request for claims and statements, and its reply
 sketch_rules     rules for length, direction, copies and the sum of all sketches
 checkpoints      chains of checkpoints, of which a beacon opens one link for repetition
 moments          the inner optimizer's state in 2 bytes a parameter, for checkpoints

@@ -17,8 +17,8 @@ result grows in proportion to a few steps, and as the square root of many. The s
 over the participants, so the rule needs no history, and holds as long as most participants are
 honest. Therefore the first three rules need `JUDGES_MIN` participants.
 
-The limits come from measurements (docs/results/trust.md, docs/decisions/068). No node applies these
-rules yet.
+The limits come from measurements (docs/results/trust.md, docs/decisions/068). Nodes apply the rules
+before they report an average (`p2ptrain/node/reduce/sketch_judging.py`, docs/decisions/073).
 """
 
 from __future__ import annotations
@@ -67,15 +67,23 @@ SHARE_MAX = 2 / 3
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A participant's sketch, its `expected_length` in any unit, and its weight in the mean."""
+    """A participant's sketch, its `expected_length` in any unit, and its weight in the mean.
+    `shortest` is the length to expect if its trainer has just begun, in a run where the learning
+    rate of such a trainer rises first; None if that makes no difference."""
 
     sums: Sums
     expected: float
     weight: int
+    shortest: float | None = None
 
     def __post_init__(self) -> None:
         assert self.expected > 0, "a participant without inner steps does not contribute"
+        assert 0 < self.least <= self.expected, "no trainer makes longer steps because it is new"
         assert self.weight > 0, "the ledger refuses a participant without tokens"
+
+    @property
+    def least(self) -> float:
+        return self.expected if self.shortest is None else self.shortest
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,12 +109,23 @@ def expected_length(rates: Sequence[float]) -> float:
     return math.sqrt(square)
 
 
-def judge(all_judged: Sequence[Judged]) -> list[Finding]:
+def judge(all_judged: Sequence[Judged], *, lengths: bool = True) -> list[Finding]:
     """Return the findings of the rules for length, direction and twins. With fewer than
-    `JUDGES_MIN` participants nobody can tell which of them is odd, so there are none."""
+    `JUDGES_MIN` participants nobody can tell which of them is odd, so there are none. `lengths`:
+    whether the expected lengths are known well enough to compare them.
+    """
     if len(all_judged) < JUDGES_MIN:
         return []
-    return [*odd_lengths(all_judged), *opposed(all_judged), *twins(all_judged)]
+    odd = odd_lengths(all_judged) if lengths else []
+    return [*odd, *opposed(all_judged), *twins(all_judged)]
+
+
+def accused_by(findings: Sequence[Finding], participants: int) -> tuple[int, ...]:
+    """Return the participants that the findings accuse, in order. If they are more than half of
+    all, most participants are odd, so the rules do not tell who is honest, and nobody is accused.
+    """
+    accused = sorted({who for each in findings for who in each.participants})
+    return tuple(accused) if 2 * len(accused) <= participants else ()
 
 
 def length_ratios(all_judged: Sequence[Judged]) -> list[float]:
@@ -125,12 +144,27 @@ def length_limit(expected: float, usual: float) -> float:
 
 
 def odd_lengths(all_judged: Sequence[Judged]) -> list[Finding]:
-    """Find contributions that are longer or shorter than their inner steps explain."""
+    """Find contributions that are longer or shorter than their inner steps explain.
+
+    Any trainer may have just begun, since trainers restart. So a contribution is too short only if
+    it is too short for a trainer that has just begun, among others that have not. It is too long
+    only if it would be too long among others that have all just begun.
+    """
     usual = statistics.median(each.expected for each in all_judged)
+    lengths = [length(each.sums) for each in all_judged]
+    scale = statistics.median(
+        long / each.expected for long, each in zip(lengths, all_judged, strict=True)
+    )
+    scale_max = statistics.median(
+        long / each.least for long, each in zip(lengths, all_judged, strict=True)
+    )
     found = []
-    for who, (each, ratio) in enumerate(zip(all_judged, length_ratios(all_judged), strict=True)):
+    for who, (each, long) in enumerate(zip(all_judged, lengths, strict=True)):
         limit = length_limit(each.expected, usual)
-        if not 1 / limit <= ratio <= limit:
+        over = long / (each.expected * scale_max) if scale_max > 0 else math.inf
+        under = long / (each.least * scale) if scale > 0 else math.inf
+        if over > limit or under < 1 / limit:
+            ratio = over if over > limit else under
             words = (
                 f"its length is {ratio:.3g} times what its inner steps should give; "
                 f"the limits are {1 / limit:.2g} and {limit:.2g}"
@@ -157,16 +191,26 @@ def opposed(all_judged: Sequence[Judged]) -> list[Finding]:
 def twins(all_judged: Sequence[Judged]) -> list[Finding]:
     """Find pairs of contributions that are nearly the same. The sketches do not tell who copied."""
     found = []
-    for who, each in enumerate(all_judged):
-        for other in range(who):
-            value = cosine(each.sums, all_judged[other].sums)
-            if value > TWIN_COSINE_MAX:
-                words = (
-                    f"the cosine of two contributions is {value:.4f}; "
-                    f"the maximum is {TWIN_COSINE_MAX:g}, so one is a copy of the other"
-                )
-                found.append(Finding("twin", (other, who), value, TWIN_COSINE_MAX, words))
+    for who, other in _likely_twins(all_judged):
+        value = cosine(all_judged[who].sums, all_judged[other].sums)
+        if value > TWIN_COSINE_MAX:
+            words = (
+                f"the cosine of two contributions is {value:.4f}; "
+                f"the maximum is {TWIN_COSINE_MAX:g}, so one is a copy of the other"
+            )
+            found.append(Finding("twin", (other, who), value, TWIN_COSINE_MAX, words))
     return found
+
+
+def _likely_twins(all_judged: Sequence[Judged]) -> list[tuple[int, int]]:
+    """Return the pairs that can exceed the limit. Exact cosines of all pairs of 1,024 participants
+    would take a minute. A matrix product is off by less than 1e-12, so it can exclude most pairs.
+    """
+    rows = np.stack([each.sums.astype(np.float64) for each in all_judged])
+    norms = np.sqrt((rows * rows).sum(axis=1, keepdims=True))
+    rows /= np.where(norms > 0, norms, 1.0)
+    likely = np.argwhere(np.tril(rows @ rows.T, -1) > TWIN_COSINE_MAX - 1e-6)
+    return [(int(who), int(other)) for who, other in likely]
 
 
 def unlike_update(
@@ -180,10 +224,7 @@ def unlike_update(
     length grows with the square root. The difference is stated in shares: 1 is the mean length of a
     contribution divided by the number of participants, which is what one of them can move the mean.
     """
-    weights = math.fsum(each.weight for each in all_judged)
-    mean = _weighted_sum(all_judged) / weights
-    share = math.fsum(each.weight * length(each.sums) for each in all_judged) / weights
-    share /= len(all_judged)
+    mean, share = _mean_and_share(all_judged)
     if share == 0:
         return None
     value = length(mean - update.astype(np.float64)) / share
@@ -195,6 +236,21 @@ def unlike_update(
         f"rounding in {codec} explains {limit:.2g}"
     )
     return Finding("sum", (), value, limit, words)
+
+
+def hides_a_share(all_judged: Sequence[Judged], codec: CodecName, roundings: int) -> bool:
+    """Return whether rounding could hide a whole contribution from the rule about the sums of these
+    sketches (`is_too_coarse`)."""
+    mean, share = _mean_and_share(all_judged)
+    return share > 0 and is_too_coarse(codec, roundings, length(mean) / share)
+
+
+def _mean_and_share(all_judged: Sequence[Judged]) -> tuple[NDArray[np.float64], float]:
+    """Return the mean of the sketches, and how far one participant can move it: the mean length of
+    a contribution divided by the number of participants."""
+    weights = math.fsum(each.weight for each in all_judged)
+    lengths = math.fsum(each.weight * length(each.sums) for each in all_judged)
+    return _weighted_sum(all_judged) / weights, lengths / weights / len(all_judged)
 
 
 def sum_limit(codec: CodecName, roundings: int, mean_in_shares: float) -> float:

@@ -24,7 +24,7 @@ contributions. A proposer could try many rosters until the errors are in its fav
 know the contributions of others before the roster is decided
 (docs/decisions/065-contributions-are-claims.md).
 
-No node computes sketches yet. Only tests and the measurements in tests/acceptance/trust use them.
+Nodes compute sketches during each average, in runs with claims (`p2ptrain/node/reduce`).
 """
 
 from __future__ import annotations

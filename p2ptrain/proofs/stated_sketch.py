@@ -7,7 +7,7 @@ only this entry.
 
 The sums are exact integers. So anybody with the contribution can recompute the sketch, and a
 statement that differs in one bit from the sketch of the committed contribution proves that its
-signer lied. No node sends statements yet.
+signer lied. Participants exchange statements in runs with claims.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ from p2ptrain.ledger.chain.signatures import Sign, Verify
 from p2ptrain.proofs.sketches import WIDTH, Sums
 
 PARTS_MAX = 16
-"""Maximum number of parts in a statement. With more participants, neighbouring parts are stated
-together, so that a statement takes at most 32 KiB."""
+"""Maximum number of parts in a statement, so that a statement takes at most 32 KiB."""
 
 SKETCH_BYTES = 8 * WIDTH
 STATEMENT_BYTES_MAX = PARTS_MAX * (SKETCH_BYTES + 3) + 512

@@ -2,7 +2,8 @@
 
 Training on a block subtracts a vector that only this block produces. So θ − local is the sum of the
 vectors of the trained blocks. From the bytes of an update, a test can tell whose work on which
-blocks the update contains, and that no work is contained twice.
+blocks the update contains, and that no work is contained twice. As in real training, a part of each
+vector is common to all blocks.
 """
 
 from __future__ import annotations
@@ -40,10 +41,19 @@ SIZE = 0.01
 """Standard deviation of a block's vector, far above the rounding errors of float32 weights."""
 
 
+COMMON_SIZE = SIZE / 2
+"""Standard deviation of the part that all blocks have in common. It is large enough for the
+contributions of honest peers to point in similar directions."""
+
+
 def trace(block: Digest, numel: int) -> NDArray[np.float32]:
     """Return the vector that training on `block` subtracts."""
-    random = np.random.Generator(np.random.Philox(key=int(block[:16], 16)))
-    return random.standard_normal(numel, dtype=np.float32) * np.float32(SIZE)
+    return _noise(int(block[:16], 16), SIZE, numel) + _noise(0, COMMON_SIZE, numel)
+
+
+def _noise(key: int, size: float, numel: int) -> NDArray[np.float32]:
+    random = np.random.Generator(np.random.Philox(key=key))
+    return random.standard_normal(numel, dtype=np.float32) * np.float32(size)
 
 
 def token_of(theta: NDArray[np.float32], vocab: int) -> int:

@@ -15,11 +15,11 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from p2ptrain.ipc.learning_rate import learning_rate
 from p2ptrain.kernels import codec
 from p2ptrain.sync import SyncSpec
 from p2ptrain.trainer.formats.genesis import genesis
 from p2ptrain.trainer.formats.shapes import layout_of
-from p2ptrain.trainer.rank.schedule import learning_rate
 from p2ptrain.trainer.tools.replica import Replica
 from scripts.research.learning.corpus import Corpus
 from scripts.research.learning.settings import Settings

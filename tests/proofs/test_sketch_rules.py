@@ -11,6 +11,7 @@ from p2ptrain.kernels import CodecName, codec
 from p2ptrain.proofs.sketch_rules import (
     Judged,
     Rule,
+    accused_by,
     expected_length,
     is_too_coarse,
     judge,
@@ -131,3 +132,33 @@ def test_int4_is_too_coarse_for_the_rule_about_sums() -> None:
 def test_sum_of_nothing_breaks_no_rule() -> None:
     nothing = judged([np.zeros(NUMEL, np.float32)] * 6)
     assert unlike_update(nothing, nothing[0].sums, "int8", 6) is None
+
+
+def test_new_trainers_may_be_slow_to_begin() -> None:
+    """In a run where the learning rate of a new trainer rises first, its work is short. Neither it
+    nor an older one among new ones is odd."""
+    vectors = contributions((16,) * 5)
+    usual, shortest = expected_length([1.0] * 16), expected_length([0.1] * 16)
+    for fresh in ((0,), (0, 1, 2, 3)):
+        told = [
+            Judged(sketch(each / 10 if who in fresh else each, SEED, EXPONENT), usual, 1, shortest)
+            for who, each in enumerate(vectors)
+        ]
+        assert judge(told) == []
+    told[4] = Judged(sketch(5 * vectors[4], SEED, EXPONENT), usual, 1, shortest)
+    assert [each.rule for each in judge(told)] == ["length"]
+
+
+def test_lengths_are_not_judged_where_they_were_not_measured() -> None:
+    vectors = contributions()
+    vectors[2] = 5 * vectors[2]
+    assert judge(judged(vectors), lengths=False) == []
+
+
+def test_findings_about_most_participants_accuse_nobody() -> None:
+    vectors = contributions()
+    vectors[1], vectors[4] = 1.02 * vectors[0], -vectors[4]
+    findings = judge(judged(vectors))
+    assert accused_by(findings, 6) == (0, 1, 4)
+    assert accused_by(findings, 5) == ()
+    assert accused_by([], 6) == ()

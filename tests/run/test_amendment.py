@@ -14,6 +14,7 @@ from p2ptrain.archive.outer_step import inner_rates
 from p2ptrain.encoding import pack, unpack
 from p2ptrain.errors import ConfigError, RemoteProtocolError
 from p2ptrain.identity import Identity
+from p2ptrain.ipc.learning_rate import learning_rate
 from p2ptrain.ipc.trainer_config import Schedule
 from p2ptrain.ledger.chain.values import Terms
 from p2ptrain.run import Amendment, Leg, Run, Signed, SignedAmendment
@@ -21,7 +22,6 @@ from p2ptrain.run.amendment import AMENDMENT_BYTES_MAX
 from p2ptrain.run.files import amendments_in, load_amendments, save_amendments
 from p2ptrain.run.reading import plain
 from p2ptrain.sync import SyncSpec
-from p2ptrain.trainer.rank.schedule import learning_rate
 from tests.run.conftest import tiny_run
 
 ORGANISER = Identity.from_seed(b"o" * 32)

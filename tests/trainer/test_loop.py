@@ -29,9 +29,9 @@ from p2ptrain.ipc.frames import (
     Stop,
     Train,
 )
+from p2ptrain.ipc.learning_rate import learning_rate
 from p2ptrain.ipc.trainer_config import TrainerConfig
 from p2ptrain.trainer.rank.ranks import Ranks
-from p2ptrain.trainer.rank.schedule import learning_rate
 from tests.rounding import of_additions
 from tests.trainer.reference import full, read, reference
 

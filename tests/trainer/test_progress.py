@@ -11,12 +11,12 @@ import pytest
 
 from p2ptrain.data.blocks import read_block
 from p2ptrain.ipc.frames import Load, Progress, Train
+from p2ptrain.ipc.learning_rate import learning_rate
 from p2ptrain.ipc.trainer_config import TrainerConfig
 from p2ptrain.trainer.host.flops import flops_per_token
 from p2ptrain.trainer.rank.batch import InnerStep, accumulate, train_on
 from p2ptrain.trainer.rank.loop import Means
 from p2ptrain.trainer.rank.ranks import Ranks
-from p2ptrain.trainer.rank.schedule import learning_rate
 from tests.rounding import of_sum
 
 if TYPE_CHECKING:

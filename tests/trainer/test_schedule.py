@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
+from p2ptrain.ipc.learning_rate import join_share, learning_rate
 from p2ptrain.ipc.trainer_config import InnerSpec
-from p2ptrain.trainer.rank.schedule import join_share, learning_rate
 
 
 def spec(schedule: str, warmup_steps: int = 10) -> InnerSpec:

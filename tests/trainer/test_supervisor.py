@@ -38,6 +38,7 @@ from p2ptrain.ipc.frames import (
     Progress,
     Train,
 )
+from p2ptrain.ipc.learning_rate import learning_rate
 from p2ptrain.ipc.trainer_config import Halving, Optimizer, TrainerConfig
 from p2ptrain.ipc.wire import encode
 from p2ptrain.trainer.formats.shapes import parameter_count
@@ -45,7 +46,6 @@ from p2ptrain.trainer.host.launch import LaunchedRanks, StderrTail
 from p2ptrain.trainer.host.micro_batch import UNFIT_EXIT_CODE
 from p2ptrain.trainer.host.stall_watch import AnswerTimeout, RestartBudget, StallWatch
 from p2ptrain.trainer.host.supervisor import LocalTrainer, Supervisor, failure
-from p2ptrain.trainer.rank.schedule import learning_rate
 from tests.trainer.receiving import receive
 from tests.trainer.reference import read, reference
 
@@ -367,7 +367,7 @@ def test_failed_frame_is_raised_as_the_matching_error(code: str, error: type[Tra
 def test_modules_that_nodes_import_do_not_load_torch_or_trio() -> None:
     program = (
         "import sys, p2ptrain.trainer.host.supervisor, p2ptrain.trainer.formats.genesis\n"
-        "import p2ptrain.trainer.rank.schedule, p2ptrain.data.blocks, p2ptrain.ipc.channel\n"
+        "import p2ptrain.ipc.learning_rate, p2ptrain.data.blocks, p2ptrain.ipc.channel\n"
         "print(*sorted({'torch', 'trio', 'libp2p', 'tokenizers'} & set(sys.modules)))"
     )
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

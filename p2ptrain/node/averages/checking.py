@@ -154,20 +154,33 @@ async def _chunk_of(
     """Return a chunk of the participant's contribution. Raises P2PTrainError: it is not available,
     or the participant has claimed something that is not a contribution."""
     claim = await document_of(context, step, participant)
-    await _fetched(context, claim.contribution)
-    read = partial(format.checked_manifest, context.store, claim.contribution)
+    return await chunk_of(context, claim.contribution, format, number)
+
+
+async def chunk_of(
+    context: Context,
+    contribution: Digest,
+    format: ContributionFormat,
+    number: int,
+    limit_s: float = MISSING_S,
+) -> bytes:
+    """Return a chunk of the contribution of this digest. `limit_s` is the time after which a chunk
+    that nobody sends counts as missing. Raises P2PTrainError: it is not available, or it is not a
+    contribution."""
+    await _fetched(context, contribution, limit_s)
+    read = partial(format.checked_manifest, context.store, contribution)
     manifest = await trio.to_thread.run_sync(read)
     chunk = manifest.chunks[number]
-    await _fetched(context, chunk)
+    await _fetched(context, chunk, limit_s)
     data = await trio.to_thread.run_sync(context.store.get_chunk, chunk)
     if len(data) != manifest.chunk_size(number):
         raise RemoteProtocolError("its contribution has a chunk of a wrong length")
     return data
 
 
-async def _fetched(context: Context, digest: Digest) -> None:
+async def _fetched(context: Context, digest: Digest, limit_s: float) -> None:
     """Fetch a chunk, if it is not here. Raises StoreError: nobody sends it."""
-    late = fetch.after(context, MISSING_S)
+    late = fetch.after(context, limit_s)
     try:
         await fetch.fetch_loose(context, [digest], unwanted=late, patient=False, try_s=FETCH_S)
     except StoreError as exc:

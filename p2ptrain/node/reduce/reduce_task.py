@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TypeVar
 
 import numpy as np
+import outcome
 import trio
 
 from p2ptrain.archive.contribution_weights import weights
@@ -30,6 +31,8 @@ from p2ptrain.node.reduce.due_reduce import reduce_due, reduce_impossible, sourc
 from p2ptrain.node.reduce.kept_links import KeptLinks, kept_links
 from p2ptrain.node.reduce.overdue_commit import wait_for_commit
 from p2ptrain.node.reduce.reduce_links import ReduceLinks, connect, without_relayed
+from p2ptrain.node.reduce.sketch_exchange import book_of, exchange_sketches
+from p2ptrain.node.reduce.sketch_judging import Attempt, judge_average
 from p2ptrain.node.state.context import Context
 from p2ptrain.node.state.threads import in_thread
 from p2ptrain.observe.states import Exchanging, StandingBy
@@ -116,7 +119,7 @@ async def _attempt(
     context.journal.write("exchange-started", **where, peers=roster.peers)
     context.state.set_state(Exchanging())
     try:
-        update = await _averaged(context, outer_step, roster, edges)
+        update = await _judged(context, outer_step, roster, edges)
     except ReduceAborted as exc:
         if context.me in exc.suspects:
             context.trainer.discard_work()  # Our work is lost, or contains non-finite numbers.
@@ -165,9 +168,46 @@ async def give_up(context: Context, why: ReduceAborted) -> None:
     context.own_heartbeat.send_now()
 
 
-async def _averaged(
+@dataclass(frozen=True, slots=True)
+class Average:
+    """The result of a reduce: the digest of the update, and its bytes."""
+
+    update: Digest
+    payload: bytearray
+
+
+async def _judged(
     context: Context, outer_step: OuterStep, roster: Roster, edges: ReduceLinks
 ) -> Digest:
+    """Run the reduce, and judge the contributions to it, in a run with claims. Return the digest of
+    the update. Raises ReduceAborted: the reduce failed, or a contribution breaks a rule."""
+    about = (context, outer_step, roster)
+    book = context.reduce.sketches = book_of(*about)
+    if book is None:
+        return (await _averaged(*about, edges)).update
+    context.changes.notify_all()  # Other participants may have asked for our claim already.
+    attempt = Attempt(outer_step, roster, book, request_of(*about).weights)
+
+    async def work() -> Digest:
+        average = await _averaged(*about, edges)
+        judged = partial(judge_average, context, attempt, average.payload)
+        try:
+            await while_it_matters(context, roster, judged)
+        except ReduceAborted:
+            if roster.step not in context.ledger.core.updates:
+                raise  # Otherwise more than half of the participants found nothing wrong.
+        return average.update
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(exchange_sketches, *about)
+        found = await outcome.acapture(work)
+        nursery.cancel_scope.cancel()
+    return found.unwrap()
+
+
+async def _averaged(
+    context: Context, outer_step: OuterStep, roster: Roster, edges: ReduceLinks
+) -> Average:
     """Run `_reduce`. In the meantime `averaging` is set, which tells other tasks not to fetch the
     update that this reduce is about to make."""
     context.reduce.averaging = roster.step
@@ -180,8 +220,8 @@ async def _averaged(
 
 async def _reduce(
     context: Context, outer_step: OuterStep, roster: Roster, edges: ReduceLinks
-) -> Digest:
-    """Run the reduce, store the resulting update, and return its digest.
+) -> Average:
+    """Run the reduce, store the resulting update, and return its digest and its bytes.
     Raises ReduceAborted: the reduce failed."""
     assert context.trainer.arena is not None, "a seed is never a participant"
     request = request_of(context, outer_step, roster)
@@ -229,7 +269,7 @@ async def _reduce(
     context.reduce.last_ring = report
     context.reduce.received_bytes += report.received_bytes
     context.reduce.comparison = compared
-    return update
+    return Average(update, payload)
 
 
 async def _run(

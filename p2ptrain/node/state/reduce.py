@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from p2ptrain.peers.heartbeat import ReduceReport
+from p2ptrain.proofs.sketch_collection import SketchBook
 from p2ptrain.ring import Arrangement, Reduce, ReduceStatistics
 from p2ptrain.state.pseudo_gradient import Comparison
 
@@ -26,3 +27,6 @@ class ReduceState:
     """Our work compared with the mean in the newest successful reduce."""
     arranged: Arrangement | None = None
     """The newest ring order that this node proposed."""
+    sketches: SketchBook | None = None
+    """The claims and stated sketches of the newest attempt, in a run with claims. Other
+    participants may ask for them even after this node has finished the attempt."""

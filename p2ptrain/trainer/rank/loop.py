@@ -30,6 +30,7 @@ from p2ptrain.data.blocks import Tokens, read_block
 from p2ptrain.errors import ChunkCorrupt, StoreError, TrainerDiverged
 from p2ptrain.ipc import frames
 from p2ptrain.ipc.channel import Channel, ChannelClosed
+from p2ptrain.ipc.learning_rate import join_share, learning_rate
 from p2ptrain.ipc.trainer_config import TrainerConfig
 from p2ptrain.trainer.host.flops import mfu
 from p2ptrain.trainer.rank.arena import RankArena
@@ -40,7 +41,6 @@ from p2ptrain.trainer.rank.model import Llama
 from p2ptrain.trainer.rank.optimizer import InnerOptimizer
 from p2ptrain.trainer.rank.ranks import Ranks
 from p2ptrain.trainer.rank.sample_texts import continue_texts
-from p2ptrain.trainer.rank.schedule import join_share, learning_rate
 
 IDLE_PULSE_S = 60.0
 """Rank 0 waits at most this long for a frame, and then tells the other ranks that there is none.

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from p2ptrain.ids import PeerId
+from p2ptrain.ipc.learning_rate import learning_rate
 from p2ptrain.ledger.chain import leases
 from p2ptrain.ledger.chain.leases import Leases
 from p2ptrain.sync.eager import Eager
@@ -28,7 +29,6 @@ from p2ptrain.sync.fragments import Fragment, fragments
 from p2ptrain.sync.mixing import mix
 from p2ptrain.trainer.formats.genesis import genesis
 from p2ptrain.trainer.formats.shapes import layout_of
-from p2ptrain.trainer.rank.schedule import learning_rate
 from p2ptrain.trainer.tools.replica import Replica
 from scripts.research.learning.averaging import Contribution, average
 from scripts.research.learning.corpus import Corpus

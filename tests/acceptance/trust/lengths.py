@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from p2ptrain.ipc.learning_rate import learning_rate
 from p2ptrain.ipc.trainer_config import Optimizer, Schedule
 from p2ptrain.kernels import CodecName, codec
 from p2ptrain.proofs.sketch_rules import expected_length, length_limit
 from p2ptrain.proofs.sketches import length, sketch, unit_exponent_of
-from p2ptrain.trainer.rank.schedule import learning_rate
 from p2ptrain.trainer.tools.replica import one_thread
 from tests.acceptance.measures.setting import Line, line
 from tests.acceptance.trust.simulated_peer import Floats, SimulatedPeer, inner_spec

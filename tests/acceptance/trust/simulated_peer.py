@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from p2ptrain.data.blocks import Tokens
 from p2ptrain.data.text import standard_library_text
+from p2ptrain.ipc.learning_rate import learning_rate
 from p2ptrain.ipc.trainer_config import InnerSpec, ModelSpec, Optimizer, Precision, Schedule
 from p2ptrain.trainer.formats.genesis import genesis
-from p2ptrain.trainer.rank.schedule import learning_rate
 from p2ptrain.trainer.tools.replica import Replica
 
 Floats = NDArray[np.float32]

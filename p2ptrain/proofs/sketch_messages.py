@@ -1,0 +1,112 @@
+"""The request for claims and stated sketches of an attempt, and its reply.
+
+    request    {roster: digest, documents: [place], statements: [place]}
+    reply      {documents: [bytes], statements: [bytes]}
+
+A place is the position of a participant in the roster. A reply has what the peer knows of the
+request, up to a total size. The claims and statements in it prove themselves, so this module only
+limits their number and size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from p2ptrain.encoding import fields, pack, unpack
+from p2ptrain.errors import RemoteProtocolError
+from p2ptrain.ids import Digest, is_digest
+from p2ptrain.proofs.claims import CLAIM_BYTES_MAX
+from p2ptrain.proofs.stated_sketch import STATEMENT_BYTES_MAX
+
+PLACES_MAX = 1024
+"""Maximum number of participants, as in a roster."""
+
+REQUEST_BYTES_MAX = 8 * PLACES_MAX
+"""Maximum size of a request: a place takes at most three bytes, and each may be asked for twice."""
+
+CONTENT_BYTES_MAX = 4 * STATEMENT_BYTES_MAX
+REPLY_BYTES_MAX = CONTENT_BYTES_MAX + 1024
+"""Maximum size of a reply: 130 KiB, four statements of 16 parts each. A peer asks again for the
+rest."""
+
+ITEM_BYTES = 5
+"""Maximum size of what the encoding adds to an item."""
+
+
+@dataclass(frozen=True, slots=True)
+class SketchRequest:
+    """Raises RemoteProtocolError: a field has an invalid value."""
+
+    roster: Digest
+    documents: tuple[int, ...]
+    statements: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        for places in (self.documents, self.statements):
+            whole = all(type(each) is int and 0 <= each < PLACES_MAX for each in places)
+            if not whole or len(places) > PLACES_MAX:
+                raise RemoteProtocolError("a request for sketches names impossible participants")
+        if not is_digest(self.roster):
+            raise RemoteProtocolError("a request for sketches names an invalid roster")
+
+    def encode(self) -> bytes:
+        return pack(
+            {
+                "roster": self.roster,
+                "documents": list(self.documents),
+                "statements": list(self.statements),
+            }
+        )
+
+
+def decode_request(data: bytes) -> SketchRequest:
+    """Raises RemoteProtocolError."""
+    value = unpack(data, bytes_max=REQUEST_BYTES_MAX)
+    told = fields(value, roster=str, documents=list, statements=list)
+    return SketchRequest(
+        Digest(str(told["roster"])), _items(told["documents"]), _items(told["statements"])
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SketchReply:
+    """Raises RemoteProtocolError: an item has an impossible type or size."""
+
+    documents: tuple[bytes, ...] = ()
+    statements: tuple[bytes, ...] = ()
+
+    def __post_init__(self) -> None:
+        limits = ((self.documents, CLAIM_BYTES_MAX), (self.statements, STATEMENT_BYTES_MAX))
+        for items, bytes_max in limits:
+            if not all(type(each) is bytes and len(each) <= bytes_max for each in items):
+                raise RemoteProtocolError("a reply about sketches is malformed")
+
+    def encode(self) -> bytes:
+        return pack({"documents": list(self.documents), "statements": list(self.statements)})
+
+
+def reply_of(documents: Iterable[bytes], statements: Iterable[bytes]) -> SketchReply:
+    """Return a reply with as many of the items as fit, documents first."""
+    room, kept = CONTENT_BYTES_MAX, (list[bytes](), list[bytes]())
+    for items, into in zip((documents, statements), kept, strict=True):
+        for each in items:
+            room -= len(each) + ITEM_BYTES
+            if room < 0:
+                break
+            into.append(each)
+    return SketchReply(tuple(kept[0]), tuple(kept[1]))
+
+
+def decode_reply(data: bytes) -> SketchReply:
+    """Raises RemoteProtocolError."""
+    value = unpack(data, bytes_max=REPLY_BYTES_MAX)
+    told = fields(value, documents=list, statements=list)
+    return SketchReply(_items(told["documents"]), _items(told["statements"]))
+
+
+def _items(value: object) -> tuple[Any, ...]:
+    """Return the items of a list. The dataclasses check their types."""
+    assert isinstance(value, list)
+    return tuple(value)

@@ -1,0 +1,55 @@
+"""The parts of a vector for which sketches are stated, and the sketch of quantised bytes.
+
+A statement has one sketch for each part. So a participant can compare the statements with a part of
+the update, without the time that a sketch of the whole update takes. All parts consist of whole
+blocks of the codec.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from p2ptrain.kernels import Codec
+from p2ptrain.proofs.sketches import WIDTH, Sums, sketch
+from p2ptrain.proofs.stated_sketch import PARTS_MAX
+
+SKETCHES_MAX = 512
+"""Maximum number of sketches that a participant receives for one average: 1 MiB. So with more than
+32 participants, each of them states fewer parts."""
+
+WINDOW = 1 << 19
+"""Elements that are decompressed at a time: 2 MiB of fp32, as many as `sketch` handles at once."""
+
+
+def part_cuts(numel: int, block: int, peers: int) -> tuple[int, ...]:
+    """Return the elements at which the parts begin, and the number of elements."""
+    blocks = -(-numel // block)
+    parts = max(1, min(PARTS_MAX, SKETCHES_MAX // peers, blocks))
+    return tuple(min(numel, part * blocks // parts * block) for part in range(parts + 1))
+
+
+def sketch_of_bytes(
+    codec: Codec, payload: memoryview, first: int, stop: int, seed: int, unit_exponent: int
+) -> Sums:
+    """Return the sketch of the elements [first, stop) of a vector. `payload` has the bytes of
+    exactly these elements, and `first` is the beginning of a block.
+
+    Raises:
+        BadScale: no codec writes these bytes.
+        ValueError: an element is too large; see `sketch`.
+    """
+    total = np.zeros(WIDTH, np.int64)
+    length = max(codec.block, WINDOW // codec.block * codec.block)
+    memory = np.empty(min(length, stop - first), np.float32)
+    for low in range(first, stop, length):
+        high = min(low + length, stop)
+        values = memory[: high - low]
+        cut = slice(codec.encoded_bytes(low - first), codec.encoded_bytes(high - first))
+        codec.dequantise(payload[cut], values)
+        total += sketch(values, seed, unit_exponent, low)
+    return total
+
+
+def part_of(codec: Codec, payload: memoryview, cuts: tuple[int, ...], part: int) -> memoryview:
+    """Return the bytes of a part of the vector whose bytes are `payload`."""
+    return payload[codec.encoded_bytes(cuts[part]) : codec.encoded_bytes(cuts[part + 1])]

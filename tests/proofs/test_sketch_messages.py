@@ -1,0 +1,66 @@
+"""Requests and replies about sketches are bounded."""
+
+from __future__ import annotations
+
+import pytest
+
+from p2ptrain.encoding import pack
+from p2ptrain.errors import RemoteProtocolError
+from p2ptrain.proofs.sketch_messages import (
+    CONTENT_BYTES_MAX,
+    PLACES_MAX,
+    REPLY_BYTES_MAX,
+    REQUEST_BYTES_MAX,
+    SketchReply,
+    SketchRequest,
+    decode_reply,
+    decode_request,
+    reply_of,
+)
+from p2ptrain.proofs.stated_sketch import STATEMENT_BYTES_MAX
+from p2ptrain.store import digest_of
+
+ROSTER = digest_of(b"roster")
+
+
+def test_longest_messages_are_read_back() -> None:
+    everybody = tuple(range(PLACES_MAX))
+    asked = SketchRequest(ROSTER, everybody, everybody)
+    assert len(asked.encode()) <= REQUEST_BYTES_MAX
+    assert decode_request(asked.encode()) == asked
+    told = reply_of([b"claim"] * 8, [bytes(STATEMENT_BYTES_MAX)] * 9)
+    assert [len(told.documents), len(told.statements)] == [8, 3]
+    assert CONTENT_BYTES_MAX // 2 < len(told.encode()) <= REPLY_BYTES_MAX
+    assert decode_reply(told.encode()) == told
+    assert decode_reply(SketchReply().encode()) == SketchReply()
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"roster": ROSTER, "documents": [PLACES_MAX], "statements": []},
+        {"roster": ROSTER, "documents": [True], "statements": []},
+        {"roster": ROSTER, "documents": [-1], "statements": []},
+        {"roster": ROSTER, "documents": ["0"], "statements": []},
+        {"roster": ROSTER, "documents": [0] * (PLACES_MAX + 1), "statements": []},
+        {"roster": "short", "documents": [], "statements": []},
+        {"documents": [], "statements": []},
+    ],
+)
+def test_malformed_request_is_refused(value: object) -> None:
+    with pytest.raises(RemoteProtocolError):
+        decode_request(pack(value))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"documents": ["text"], "statements": []},
+        {"documents": [], "statements": [bytes(STATEMENT_BYTES_MAX + 1)]},
+        {"documents": [bytes(2000)], "statements": []},
+        {"documents": []},
+    ],
+)
+def test_malformed_reply_is_refused(value: object) -> None:
+    with pytest.raises(RemoteProtocolError):
+        decode_reply(pack(value))
