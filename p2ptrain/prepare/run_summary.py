@@ -95,12 +95,13 @@ def run_lines(run: Run) -> list[str]:
         f"          if the quorum is lost, {_without_quorum(run)}",
         f"bound     a participant may change each weight by at most {manifest.influence_max:.3g} "
         "before the average of an outer step",
-        f"trust     {_claims_in_words(manifest.trust.claims)}",
+        f"trust     {claims_in_words(manifest.trust.claims)}",
         *_outside_lines(manifest),
     ]
 
 
-def _claims_in_words(claims: bool) -> str:
+def claims_in_words(claims: bool) -> str:
+    """Say what it means for the members that contributions are claims, or that they are not."""
     if claims:
         return "contributions are signed claims: anybody can recompute the updates from them"
     return "contributions are not claimed: nobody can check which of them an update contains"
