@@ -37,8 +37,10 @@ from p2ptrain.node.gossip.ask_peers import (
     in_order,
 )
 from p2ptrain.node.gossip.hello_client import send_hello
+from p2ptrain.node.gossip.own_addresses import own_addresses
 from p2ptrain.node.joining.find_run import PrintLine, near_addresses, reconnect
 from p2ptrain.node.joining.startup_status import StartupStatus
+from p2ptrain.node.joining.stated_machine import stated_device, stated_reach
 from p2ptrain.node.state.timing import USUAL
 from p2ptrain.observe.journal import Journal
 from p2ptrain.observe.states import AwaitingApproval
@@ -122,7 +124,7 @@ async def be_admitted(
         return
     news = DecisionNews(admission, identity.peer)
     network.handle(DECISION_PROTOCOL, news.take, bytes_max=DENIAL_BYTES_MAX, anyone=True)
-    ask = partial(_request, identity, run, config)
+    ask = partial(_request, identity, run, config, network)
     look = partial(_refresh, network, ask, run, admission, reception.journal, identity.peer)
     refusal, asked = _pending(run, identity.peer), False
     while True:
@@ -180,8 +182,9 @@ def _to_dial_again(network: Network, admission: Admission, ways_in: list[str]) -
     return [way for way in ways_in if not any(peer in way for peer in connected)]
 
 
-def _request(identity: Identity, run: Run, config: NodeConfig) -> bytes:
-    """Return this node's signed request to join, with the token of its user's invitation.
+def _request(identity: Identity, run: Run, config: NodeConfig, network: Network) -> bytes:
+    """Return this node's signed request to join, with the token of its user's invitation, and with
+    its own word about its machine.
 
     Raises RemoteProtocolError: the invitation was for another run or organiser."""
     token, proof = b"", b""
@@ -189,7 +192,17 @@ def _request(identity: Identity, run: Run, config: NodeConfig) -> bytes:
         ticket = Ticket.from_bytes(config.ticket, run.id, run.manifest.organiser)
         token, proof = ticket.signed.signed.to_bytes(), ticket.proof_for(identity.peer)
     now = int(time.time())
-    return JoinRequest(run.id, identity.peer, now, config.note, token, proof).to_bytes(identity)
+    request = JoinRequest(
+        run.id,
+        identity.peer,
+        now,
+        config.note,
+        token,
+        proof,
+        device=stated_device(config),
+        reach=stated_reach(config, network.addresses(), own_addresses()),
+    )
+    return request.to_bytes(identity)
 
 
 async def _refresh(
