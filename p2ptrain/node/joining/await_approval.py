@@ -38,7 +38,7 @@ from p2ptrain.node.gossip.ask_peers import (
 )
 from p2ptrain.node.gossip.hello_client import send_hello
 from p2ptrain.node.gossip.own_addresses import own_addresses
-from p2ptrain.node.joining.find_run import PrintLine, near_addresses, reconnect
+from p2ptrain.node.joining.find_run import PrintLine, looks_nearby, near_addresses, reconnect
 from p2ptrain.node.joining.startup_status import StartupStatus
 from p2ptrain.node.joining.stated_machine import stated_device, stated_reach
 from p2ptrain.node.state.timing import USUAL
@@ -145,7 +145,7 @@ async def be_admitted(
             asked = True
         if await _told(news, look, trio.current_time() + look_s):
             return
-        near = near_addresses(network) if config.mdns else []
+        near = near_addresses(network) if looks_nearby(network, config) else []
         if away := _to_dial_again(network, admission, list(dict.fromkeys([*ways_in, *near]))):
             await reconnect(network, config, away, print_line)
 

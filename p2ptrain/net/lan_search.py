@@ -1,0 +1,89 @@
+"""Look for peers in the local network by mDNS, without announcing this node there.
+
+With `--mdns`, libp2p looks and announces from the start. This search starts later, when a node has
+no other way to the run. It records what it hears in the same way: as hearsay, which anybody in the
+local network can invent, and which only leads to dials. The dialled peer proves its id.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+import trio
+from libp2p.discovery.mdns.mdns import MDNSDiscovery
+
+from p2ptrain.ids import PeerId
+from p2ptrain.net.discovery import mdns_neighbours
+
+log = logging.getLogger(__name__)
+
+Open = Callable[[PeerId], Callable[[], None]]
+"""`open_search(me)` starts a search, and returns the function that ends it. Raises OSError."""
+
+
+class LanSearch:
+    """The search of one node. Close it at the end of the node."""
+
+    def __init__(
+        self,
+        me: PeerId,
+        found: Callable[[PeerId, list[str]], None],
+        open_search: Open | None = None,
+    ) -> None:
+        self._me = me
+        self._found = found
+        self._open = open_search or _open_search
+        self._stack = ExitStack()
+        self.is_running = False
+
+    async def start(self) -> bool:
+        """Search from now on, and return True. Return False if this machine has no network in which
+        it could search. The first answers take about a second."""
+        if self.is_running:
+            return True
+        with ExitStack() as stack:
+            stack.enter_context(mdns_neighbours(self._me, self._found))
+            try:
+                end = await trio.to_thread.run_sync(self._open, self._me)
+            except OSError as exc:
+                log.debug("the local network cannot be searched: %r", exc)
+                return False
+            stack.callback(end)
+            self._stack = stack.pop_all()
+        self.is_running = True
+        return True
+
+    def close(self) -> None:
+        self._stack.close()
+        self.is_running = False
+
+
+class _Asker:
+    """Takes the place of libp2p's swarm, from which its mDNS needs the peer id and the peerstore.
+    What mDNS finds must not go to that peerstore: it is not bounded, and another thread writes."""
+
+    def __init__(self, me: PeerId) -> None:
+        self._me = me
+        self.peerstore = self
+
+    def get_peer_id(self) -> PeerId:
+        return self._me
+
+    def add_addrs(self, *_: object) -> None: ...
+
+    def clear_addrs(self, *_: object) -> None: ...
+
+
+def _open_search(me: PeerId) -> Callable[[], None]:
+    # libp2p looks for peers as soon as this object exists. Only its `start` would announce us.
+    asker: Any = _Asker(me)
+    search = MDNSDiscovery(asker)
+
+    def end() -> None:
+        search.listener.stop()
+        search.zeroconf.close()
+
+    return end
