@@ -14,6 +14,16 @@ from collections.abc import Mapping
 
 WORD_CHARACTERS_MAX = 32
 
+DEVICE_WORDS = {"none": "does not train"}
+REACH_WORDS = {
+    "announced": "announces its address",
+    "public": "has a public address",
+    "private": "is probably behind a router",
+    "outbound": "cannot be dialled",
+}
+"""Words for what a peer says about its address. Before it is admitted, it does not know whether
+members reach it."""
+
 _WORD = f"[a-z][a-z-]{{0,{WORD_CHARACTERS_MAX - 1}}}"
 _FACT = f"{_WORD}={_WORD}"
 _NOTE = re.compile(rf"(?P<note>.*?) ?\{{(?P<facts>{_FACT}(?: {_FACT})*)\}}")
@@ -39,3 +49,11 @@ def without_facts(text: str) -> tuple[str, dict[str, str]]:
         return text, {}
     pairs = (each.partition("=") for each in found["facts"].split(" "))
     return found["note"], {name: value for name, _, value in pairs}
+
+
+def in_words(device: str, reach: str) -> str:
+    """Return what a peer says about its machine, such as "cuda, has a public address (as
+    reported)"; "" if it did not say anything."""
+    words = DEVICE_WORDS.get(device, device), REACH_WORDS.get(reach, "")
+    stated = ", ".join(filter(None, words))
+    return f"{stated} (as reported)" if stated else ""

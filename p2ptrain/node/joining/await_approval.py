@@ -48,6 +48,7 @@ from p2ptrain.peers.hello_messages import HelloRequest
 from p2ptrain.peers.protocol_names import DECISION_PROTOCOL
 from p2ptrain.run import Denial, JoinRequest, Run, SignedDenial, Ticket
 from p2ptrain.run.denial import DENIAL_BYTES_MAX
+from p2ptrain.run.stated_facts import in_words
 
 TELLERS_MAX = 16
 """Maximum number of peers remembered that said "ask again"."""
@@ -142,6 +143,7 @@ async def be_admitted(
             print_line(f"{AwaitingApproval.name}: {refusal.what}")
             print_line(refusal.do)
             print_line("the node then continues by itself")
+            print_line(_shown(config, network, identity.peer))
             asked = True
         if await _told(news, look, trio.current_time() + look_s):
             return
@@ -234,6 +236,14 @@ async def _refresh(
         for other, addresses in reply.peers.items():
             network.record_reported(other, addresses)
     return True if admission.admits(me) else None
+
+
+def _shown(config: NodeConfig, network: Network, me: PeerId) -> str:
+    """Say what `p2ptrain peers pending` shows the organiser about this node."""
+    reach = stated_reach(config, network.addresses(), own_addresses())
+    note = f', "{config.note}"' if config.note else ""
+    machine = in_words(stated_device(config), reach)
+    return f"the organiser sees your request as: {label(me)}, {machine}{note}"
 
 
 def _pending(run: Run, me: PeerId) -> NotAuthorised:

@@ -32,11 +32,11 @@ async def look_nearby(network: Network, print_line: PrintLine, start: Start | No
     if network.lan.is_running:
         return True
     if not await (start or network.lan.start)():
-        print_line("this machine's network does not allow looking for peers in the local network")
+        print_line("looking for peers in the local network is not possible on this machine")
         return False
     print_line(
-        "no address of the invitation leads to the run; looking for a member in the local network "
-        "too, where nodes with --mdns can be found (--no-mdns: do not look there)"
+        "no address in your invitation leads to the run; looking in your local network too, for "
+        "nodes that were started with --mdns (--no-mdns switches this off)"
     )
     return True
 
@@ -68,7 +68,10 @@ class NearbyRun:
             if ways := [each for each in heard if each not in tried]:
                 tried.update(ways)
                 if run := await self._served_at(ways):
-                    self.print_line("a peer in the local network serves the run of the invitation")
+                    self.print_line(
+                        "found a peer in your local network that serves exactly this run; "
+                        "everything that it sends is checked"
+                    )
                     return run
             if (left_s := until - trio.current_time()) <= 0:
                 return None

@@ -52,8 +52,9 @@ async def test_old_invitation_leads_to_a_member_in_the_local_network(
         )
     assert found == run
     assert len(started) == 1
-    assert lines[0].startswith("no address of the invitation leads to the run; looking")
-    assert lines[1:] == ["a peer in the local network serves the run of the invitation"]
+    assert lines[0].startswith("no address in your invitation leads to the run; looking")
+    (last,) = lines[1:]
+    assert last.startswith("found a peer in your local network that serves exactly this run")
 
 
 async def test_local_network_is_left_alone_while_an_address_answers(
@@ -82,7 +83,7 @@ async def test_search_that_finds_nobody_ends_in_the_error_of_the_addresses(
             )
     assert caught.value.code == "NET-REFUSED"
     assert len(started) == len(lines) == 1
-    assert ("does not allow" in lines[0]) is not works
+    assert ("is not possible" in lines[0]) is not works
 
 
 async def test_address_that_now_serves_another_run_does_not_end_the_search(
@@ -129,4 +130,4 @@ async def test_search_is_announced_once(tmp_path: Path) -> None:
         start, started = hears(network)
         assert await look_nearby(network, lines.append, start)
     assert len(lines) == len(started) == 1
-    assert "--no-mdns: do not look there" in lines[0]
+    assert "--no-mdns switches this off" in lines[0]

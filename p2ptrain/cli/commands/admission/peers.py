@@ -21,11 +21,7 @@ from p2ptrain.cli.commands.admission.grants import (
     granted,
     has_delegates,
 )
-from p2ptrain.cli.commands.admission.pending_requests import (
-    PendingRequest,
-    pending_requests,
-    stated_machine,
-)
+from p2ptrain.cli.commands.admission.pending_requests import PendingRequest, pending_requests
 from p2ptrain.cli.commands.admission.role_option import READER, TRAINER, RoleOption, role_from
 from p2ptrain.cli.control_client import notify
 from p2ptrain.cli.durations import age, parse_duration
@@ -70,8 +66,10 @@ def pending(home: HomeOption = None, as_json: JsonOption = False) -> None:
     """Show the peers that ask to join, the longest waiting first.
 
     Requests are known to running nodes only: to those that received them, and to the organiser's.
+    The device, the kind of address and the note are the word of the peer that asks.
     """
     from p2ptrain.names import label, peer_name
+    from p2ptrain.run.stated_facts import in_words
 
     where = open_home(home, to_write=False)
     run = run_of(where)
@@ -95,7 +93,8 @@ def pending(home: HomeOption = None, as_json: JsonOption = False) -> None:
         told = f"  through {label(each.via)}" if each.via else ""
         note = f'  "{each.note}"' if each.note else ""
         who = f"{peer_name(each.peer)}  {each.peer}  {age(each.age_s)}"
-        result(f"{who}{stated_machine(each)}{told}{note}")
+        machine = f"  {stated}" if (stated := in_words(each.device, each.reach)) else ""
+        result(f"{who}{machine}{told}{note}")
     progress(_what_to_do(where, run, requests))
 
 

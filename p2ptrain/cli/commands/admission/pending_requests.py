@@ -19,15 +19,6 @@ if TYPE_CHECKING:
 NOTE_SHOWN_MAX = 80
 WORD_SHOWN_MAX = 32
 
-DEVICE_WORDS = {"none": "does not train"}
-REACH_WORDS = {
-    "announced": "announces its address",
-    "public": "has a public address",
-    "private": "is probably behind a router",
-    "outbound": "cannot be dialled",
-}
-"""Words for what a peer says about its address. It does not know yet whether members reach it."""
-
 
 @dataclass(frozen=True, slots=True)
 class PendingRequest:
@@ -49,14 +40,6 @@ def pending_requests(where: Home) -> list[PendingRequest]:
     told = send_command(where.root, "join-requests").get("requests", [])
     found = map(_request, told if isinstance(told, list) else [])
     return [each for each in found if each is not None]
-
-
-def stated_machine(request: PendingRequest) -> str:
-    """Return the peer's own word about its machine, such as "  cuda, has a public address (as
-    reported)"; "" if it did not say anything."""
-    words = DEVICE_WORDS.get(request.device, request.device), REACH_WORDS.get(request.reach, "")
-    stated = ", ".join(filter(None, words))
-    return f"  {stated} (as reported)" if stated else ""
 
 
 def _request(row: object) -> PendingRequest | None:
