@@ -141,9 +141,9 @@ async def be_admitted(
         if not asked:
             reception.set_state(AwaitingApproval(), refusal.do)
             print_line(f"{AwaitingApproval.name}: {refusal.what}")
+            print_line(_shown(config, network, run, identity.peer))
             print_line(refusal.do)
             print_line("the node then continues by itself")
-            print_line(_shown(config, network, identity.peer))
             asked = True
         if await _told(news, look, trio.current_time() + look_s):
             return
@@ -238,12 +238,14 @@ async def _refresh(
     return True if admission.admits(me) else None
 
 
-def _shown(config: NodeConfig, network: Network, me: PeerId) -> str:
+def _shown(config: NodeConfig, network: Network, run: Run, me: PeerId) -> str:
     """Say what `p2ptrain peers pending` shows the organiser about this node."""
     reach = stated_reach(config, network.addresses(), own_addresses())
     note = f', "{config.note}"' if config.note else ""
     machine = in_words(stated_device(config), reach)
-    return f"the organiser sees your request as: {label(me)}, {machine}{note}"
+    organiser = label(run.manifest.organiser)
+    told = f"{label(me)}, {machine}{note}"
+    return f"your signed request goes to the organiser, {organiser}, who sees: {told}"
 
 
 def _pending(run: Run, me: PeerId) -> NotAuthorised:
