@@ -20,6 +20,11 @@ from p2ptrain.net.discovery import mdns_neighbours
 
 log = logging.getLogger(__name__)
 
+CLOSE_S = 2.0
+"""Deadline in seconds of the end of the search. If a peer has just been heard of, libp2p's mDNS
+waits in its thread for the details, for 15 s if that peer has gone. The thread does not keep the
+process alive."""
+
 Open = Callable[[PeerId], Callable[[], None]]
 """`open_search(me)` starts a search, and returns the function that ends it. Raises OSError."""
 
@@ -36,8 +41,12 @@ class LanSearch:
         self._me = me
         self._found = found
         self._open = open_search or _open_search
-        self._stack = ExitStack()
-        self.is_running = False
+        self._handlers = ExitStack()
+        self._end: Callable[[], None] | None = None
+
+    @property
+    def is_running(self) -> bool:
+        return self._end is not None
 
     async def start(self) -> bool:
         """Search from now on, and return True. Return False if this machine has no network in which
@@ -47,18 +56,20 @@ class LanSearch:
         with ExitStack() as stack:
             stack.enter_context(mdns_neighbours(self._me, self._found))
             try:
-                end = await trio.to_thread.run_sync(self._open, self._me)
+                self._end = await trio.to_thread.run_sync(self._open, self._me)
             except OSError as exc:
                 log.debug("the local network cannot be searched: %r", exc)
                 return False
-            stack.callback(end)
-            self._stack = stack.pop_all()
-        self.is_running = True
+            self._handlers = stack.pop_all()
         return True
 
-    def close(self) -> None:
-        self._stack.close()
-        self.is_running = False
+    async def close(self) -> None:
+        """End the search. Return after CLOSE_S seconds at the latest."""
+        self._handlers.close()
+        end, self._end = self._end, None
+        if end is not None:
+            with trio.move_on_after(CLOSE_S, shield=True):
+                await trio.to_thread.run_sync(end, abandon_on_cancel=True)
 
 
 class _Asker:

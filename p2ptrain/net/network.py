@@ -321,7 +321,7 @@ class Network:
             await stack.enter_async_context(running(self._host, listen))
             self._note_listening(listen, announce)
             await stack.enter_async_context(self._gossip.running())
-            stack.callback(self.lan.close)
+            stack.push_async_callback(self.lan.close)
             if mdns:
                 stack.enter_context(mdns_neighbours(self.peer, self.record_reported))
             yield

@@ -246,8 +246,9 @@ async def test_search_of_the_local_network_begins_later_and_ends_once() -> None:
     await trio.to_thread.run_sync(peerDiscovery.emit_peer_discovered, info)
     await arrived.wait()
     assert search.is_running
-    search.close()
-    search.close()
+    await search.close()
+    await search.close()
+    assert not search.is_running
     assert log == ["opened", "ended"]
     assert told == [(other, [f"/ip4/10.0.0.2/tcp/4201/p2p/{other}"])]
 
@@ -259,7 +260,7 @@ async def test_machine_without_a_network_cannot_search_it() -> None:
     search = LanSearch(identity(1).peer, lambda peer, addresses: None, open_search)
     assert not await search.start()
     assert not search.is_running
-    search.close()
+    await search.close()
 
 
 class FakeHost:
