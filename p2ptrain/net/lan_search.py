@@ -68,8 +68,11 @@ class LanSearch:
         self._handlers.close()
         end, self._end = self._end, None
         if end is not None:
-            with trio.move_on_after(CLOSE_S, shield=True):
-                await trio.to_thread.run_sync(end, abandon_on_cancel=True)
+            with trio.CancelScope(deadline=trio.current_time() + CLOSE_S, shield=True):
+                await trio.to_thread.run_sync(
+                    end,
+                    abandon_on_cancel=True,  # type: ignore[call-arg]  # newer than trio's stubs
+                )
 
 
 class _Asker:

@@ -59,7 +59,7 @@ class JoinRequest:
         """Return the request, signed by `identity`, which must be the requesting peer."""
         assert identity.peer == self.peer
         value = plain(self)
-        facts = {name: value.pop(name) for name in FACTS}
+        facts = {name: str(value.pop(name)) for name in FACTS}
         value["note"] = with_facts(self.note, facts, characters_max=NOTE_CHARACTERS_MAX)
         if not self.token:
             del value["token"], value["proof"]
