@@ -77,7 +77,8 @@ class LanSearch:
 
 class _Asker:
     """Takes the place of libp2p's swarm, from which its mDNS needs the peer id and the peerstore.
-    What mDNS finds must not go to that peerstore: it is not bounded, and another thread writes."""
+    Addresses that mDNS finds must not go to that peerstore: it is not bounded, and another thread
+    writes."""
 
     def __init__(self, me: PeerId) -> None:
         self._me = me

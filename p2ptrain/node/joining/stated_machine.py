@@ -1,4 +1,4 @@
-"""What a node says about its machine when it asks to join, and which of these words are accepted.
+"""A node describes its machine in two words when it asks to join; only known words are accepted.
 
 A node that is not admitted yet does not know how members reach it, since only members answer that
 question. So it says which kind of address it has. Both words are its own, and nobody checks them.
