@@ -34,6 +34,8 @@ LEDGER_BYTES_MAX = 1 << 20
 
 CLAIM_PROTOCOL = "/p2ptrain/claim/1"
 """Asks a participant of a decided roster for the document of its claim."""
+CLAIM_ASK_BYTES_MAX = 64
+"""Size of a request: the digest of the claim, in hexadecimal digits."""
 
 SKETCH_PROTOCOL = "/p2ptrain/sketch/1"
 """Asks a participant of an open reduce for claims and stated sketches; see `sketch_messages`."""
@@ -44,6 +46,7 @@ the first entry. The newcomer's user has named the checkpoint, because the user 
 
 INNER_PROTOCOL = "/p2ptrain/inner/1"
 """Asks a member for its inner optimizer state, with which a joining peer starts to train."""
+INNER_ASK_BYTES_MAX = 128
 
 FORWARD_PROTOCOL = "/p2ptrain/forward/1"
 """Passes a request on to a member that its sender cannot connect to; see `forwarded_messages`."""

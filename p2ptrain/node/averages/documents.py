@@ -15,12 +15,9 @@ from p2ptrain.ids import Digest, PeerId, is_digest
 from p2ptrain.ledger.chain.values import Participant
 from p2ptrain.node.forwarding import forwarding
 from p2ptrain.node.state.context import Context
-from p2ptrain.peers.protocol_names import CLAIM_PROTOCOL
+from p2ptrain.peers.protocol_names import CLAIM_ASK_BYTES_MAX, CLAIM_PROTOCOL
 from p2ptrain.proofs.claims import CLAIM_BYTES_MAX, Claim, decode_claim, encode_claim
 from p2ptrain.rate_limit import Allowance
-
-REQUEST_BYTES_MAX = 64
-"""Size of a request: the digest of the claim, in hexadecimal digits."""
 
 PEER_BURST, PEER_PER_S = 64, 2.0
 """Rate limit for requests of one peer. A member asks once for each outer step."""
@@ -42,7 +39,7 @@ def serve_claims(context: Context) -> None:
         claim = own_claim(context, Digest(digest))
         return b"" if claim is None or not is_decided(context, claim) else encode_claim(claim)
 
-    forwarding.handle(context, CLAIM_PROTOCOL, answer, bytes_max=REQUEST_BYTES_MAX)
+    forwarding.handle(context, CLAIM_PROTOCOL, answer, bytes_max=CLAIM_ASK_BYTES_MAX)
 
 
 def own_claim(context: Context, digest: Digest) -> Claim | None:

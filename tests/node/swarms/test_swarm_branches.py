@@ -10,7 +10,7 @@ from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain.values import Branch, Heal
 from p2ptrain.node.control.status import status
 from p2ptrain.testing.published import policy
-from tests.node.swarm import CLAIMS, Swarm, SwarmNode, swarm
+from tests.node.swarm import Swarm, SwarmNode, swarm
 
 ENDLESS = 10_000
 FOUNDERS = ("seed", "ann", "bob", "cai", "dan")
@@ -53,8 +53,9 @@ async def branch_off(s: Swarm) -> int:
 async def test_two_of_five_voters_branch_off_and_rejoin_the_majority(
     tmp_path: Path,
 ) -> None:
-    settings = {"steps": ENDLESS, "rules": PATIENT, "trust": CLAIMS}
-    async with swarm(tmp_path, nodes=FOUNDERS[1:], founders=FOUNDERS, **settings) as s:
+    async with swarm(
+        tmp_path, nodes=FOUNDERS[1:], founders=FOUNDERS, steps=ENDLESS, rules=PATIENT
+    ) as s:
         assert s.run is not None
         run_id = s.run.id
         step = await branch_off(s)

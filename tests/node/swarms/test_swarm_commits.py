@@ -97,7 +97,7 @@ async def test_founder_that_trains_can_run_alone(tmp_path: Path) -> None:
 async def test_straggler_is_left_out_and_contributes_its_work_later(
     tmp_path: Path,
 ) -> None:
-    async with swarm(tmp_path, steps=ENDLESS, rules=policy(grace_s=0.4), trust=CLAIMS) as s:
+    async with swarm(tmp_path, steps=ENDLESS, rules=policy(grace_s=0.4)) as s:
         cai = s["cai"]
         await s.until(lambda: len(s.credits("cai")) >= 2)
         cai.remote.stuck = True
@@ -158,7 +158,7 @@ def assert_stays_member(s: Swarm, node: SwarmNode) -> None:
 
 
 async def test_work_that_was_offered_is_averaged_even_if_its_trainer_dies(tmp_path: Path) -> None:
-    async with swarm(tmp_path, steps=ENDLESS, rules=policy(grace_s=30.0), trust=CLAIMS) as s:
+    async with swarm(tmp_path, steps=ENDLESS, rules=policy(grace_s=30.0)) as s:
         ann, cai = s["ann"], s["cai"]
         await s.until(lambda: len(s.credits("cai")) >= 1)
         cai.remote.held = True
