@@ -1,4 +1,4 @@
-"""What the participants of an outer step are expected to contribute, according to its roster.
+"""The length to expect of each contribution to an outer step, according to its roster.
 
 A participant's work on k blocks is k inner steps, and the run's schedule says with which learning
 rates. Steps beyond those of one outer step were made before it began: by a member that missed an

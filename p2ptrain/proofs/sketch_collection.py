@@ -31,7 +31,7 @@ Outcome = Literal["wait", "judge", "fault", "unknown"]
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What to do with an attempt: wait for more, judge the statements, give up because the
+    """The next thing to do in an attempt: wait for more, judge the statements, give up because the
     `suspects` are at fault, or go on without a judgement. `reason` says why, in words."""
 
     outcome: Outcome
@@ -41,7 +41,7 @@ class Decision:
 
 @dataclass(slots=True)
 class SketchBook:
-    """What one participant, `me`, knows about an attempt. `roster` is the digest of its Roster
+    """All that one participant, `me`, knows about an attempt. `roster` is the digest of its Roster
     entry, and `parts` the number of sketches in each statement."""
 
     me: PeerId

@@ -23,13 +23,16 @@ from p2ptrain.proofs.stated_sketch import STATEMENT_BYTES_MAX
 PLACES_MAX = 1024
 """Maximum number of participants, as in a roster."""
 
-REQUEST_BYTES_MAX = 8 * PLACES_MAX
-"""Maximum size of a request: a place takes at most three bytes, and each may be asked for twice."""
+ASKED_MAX = 64
+"""Maximum number of participants in each list of a request."""
 
-CONTENT_BYTES_MAX = 4 * STATEMENT_BYTES_MAX
+REQUEST_BYTES_MAX = 512
+"""Maximum size of a request: three bytes for each place, and about 110 for everything else."""
+
+CONTENT_BYTES_MAX = STATEMENT_BYTES_MAX + 16 * CLAIM_BYTES_MAX
 REPLY_BYTES_MAX = CONTENT_BYTES_MAX + 1024
-"""Maximum size of a reply: 130 KiB, four statements of 16 parts each. A peer asks again for the
-rest."""
+"""Maximum size of a reply, 50 KiB: a statement of 16 parts and some claims. Members can still pass
+it on. A peer asks again for the rest."""
 
 ITEM_BYTES = 5
 """Maximum size of what the encoding adds to an item."""
@@ -46,7 +49,7 @@ class SketchRequest:
     def __post_init__(self) -> None:
         for places in (self.documents, self.statements):
             whole = all(type(each) is int and 0 <= each < PLACES_MAX for each in places)
-            if not whole or len(places) > PLACES_MAX:
+            if not whole or len(places) > ASKED_MAX:
                 raise RemoteProtocolError("a request for sketches names impossible participants")
         if not is_digest(self.roster):
             raise RemoteProtocolError("a request for sketches names an invalid roster")

@@ -41,14 +41,14 @@ SIZE = 0.01
 """Standard deviation of a block's vector, far above the rounding errors of float32 weights."""
 
 
-COMMON_SIZE = SIZE / 2
+SHARED_SIZE = SIZE / 2
 """Standard deviation of the part that all blocks have in common. It is large enough for the
 contributions of honest peers to point in similar directions."""
 
 
 def trace(block: Digest, numel: int) -> NDArray[np.float32]:
     """Return the vector that training on `block` subtracts."""
-    return _noise(int(block[:16], 16), SIZE, numel) + _noise(0, COMMON_SIZE, numel)
+    return _noise(int(block[:16], 16), SIZE, numel) + _noise(0, SHARED_SIZE, numel)
 
 
 def _noise(key: int, size: float, numel: int) -> NDArray[np.float32]:

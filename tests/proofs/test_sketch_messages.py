@@ -6,7 +6,9 @@ import pytest
 
 from p2ptrain.encoding import pack
 from p2ptrain.errors import RemoteProtocolError
+from p2ptrain.peers.forwarded_messages import PAYLOAD_BYTES_MAX
 from p2ptrain.proofs.sketch_messages import (
+    ASKED_MAX,
     CONTENT_BYTES_MAX,
     PLACES_MAX,
     REPLY_BYTES_MAX,
@@ -24,13 +26,13 @@ ROSTER = digest_of(b"roster")
 
 
 def test_longest_messages_are_read_back() -> None:
-    everybody = tuple(range(PLACES_MAX))
+    everybody = tuple(range(PLACES_MAX - ASKED_MAX, PLACES_MAX))
     asked = SketchRequest(ROSTER, everybody, everybody)
     assert len(asked.encode()) <= REQUEST_BYTES_MAX
     assert decode_request(asked.encode()) == asked
     told = reply_of([b"claim"] * 8, [bytes(STATEMENT_BYTES_MAX)] * 9)
-    assert [len(told.documents), len(told.statements)] == [8, 3]
-    assert CONTENT_BYTES_MAX // 2 < len(told.encode()) <= REPLY_BYTES_MAX
+    assert [len(told.documents), len(told.statements)] == [8, 1]
+    assert CONTENT_BYTES_MAX // 2 < len(told.encode()) <= REPLY_BYTES_MAX <= PAYLOAD_BYTES_MAX
     assert decode_reply(told.encode()) == told
     assert decode_reply(SketchReply().encode()) == SketchReply()
 
@@ -42,7 +44,7 @@ def test_longest_messages_are_read_back() -> None:
         {"roster": ROSTER, "documents": [True], "statements": []},
         {"roster": ROSTER, "documents": [-1], "statements": []},
         {"roster": ROSTER, "documents": ["0"], "statements": []},
-        {"roster": ROSTER, "documents": [0] * (PLACES_MAX + 1), "statements": []},
+        {"roster": ROSTER, "documents": [0] * (ASKED_MAX + 1), "statements": []},
         {"roster": "short", "documents": [], "statements": []},
         {"documents": [], "statements": []},
     ],

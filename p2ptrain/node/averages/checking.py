@@ -19,37 +19,26 @@ import outcome
 import trio
 
 from p2ptrain.archive.contribution_format import ContributionFormat
-from p2ptrain.archive.own_claims import KEPT_STEPS
 from p2ptrain.archive.past_average import PastAverage, past_average
 from p2ptrain.errors import (
     ConfigError,
     P2PTrainError,
-    RemoteProtocolError,
     StoreError,
     TryLater,
     counted,
 )
-from p2ptrain.ids import Digest, PeerId
+from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain.values import Commit, Participant
 from p2ptrain.names import label
+from p2ptrain.node.averages.contribution_chunks import chunk_of
 from p2ptrain.node.averages.documents import document_of
-from p2ptrain.node.outer_state import fetch
 from p2ptrain.node.state.context import Context
 from p2ptrain.proofs.average import NotAveraged, recompute
 from p2ptrain.ring.schedules import owner_of
 
-MISSING_S = 5.0
-"""Seconds after which a chunk that nobody sends counts as missing, at the next failed try. It is so
-short that the fetch does not warn the user: checks are tried again."""
-
-FETCH_S = 20.0
-"""Deadline in seconds for one try. It is enough for the longest chunk at half a Mbit per second."""
-
 AT_ONCE = 4
 """Number of contributions that are fetched at the same time, so that checks leave the network to
 others."""
-
-LOST = "the contribution is no longer stored anywhere, or its owner does not send it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,39 +144,6 @@ async def _chunk_of(
     or the participant has claimed something that is not a contribution."""
     claim = await document_of(context, step, participant)
     return await chunk_of(context, claim.contribution, format, number)
-
-
-async def chunk_of(
-    context: Context,
-    contribution: Digest,
-    format: ContributionFormat,
-    number: int,
-    limit_s: float = MISSING_S,
-) -> bytes:
-    """Return a chunk of the contribution of this digest. `limit_s` is the time after which a chunk
-    that nobody sends counts as missing. Raises P2PTrainError: it is not available, or it is not a
-    contribution."""
-    await _fetched(context, contribution, limit_s)
-    read = partial(format.checked_manifest, context.store, contribution)
-    manifest = await trio.to_thread.run_sync(read)
-    chunk = manifest.chunks[number]
-    await _fetched(context, chunk, limit_s)
-    data = await trio.to_thread.run_sync(context.store.get_chunk, chunk)
-    if len(data) != manifest.chunk_size(number):
-        raise RemoteProtocolError("its contribution has a chunk of a wrong length")
-    return data
-
-
-async def _fetched(context: Context, digest: Digest, limit_s: float) -> None:
-    """Fetch a chunk, if it is not here. Raises StoreError: nobody sends it."""
-    late = fetch.after(context, limit_s)
-    try:
-        await fetch.fetch_loose(context, [digest], unwanted=late, patient=False, try_s=FETCH_S)
-    except StoreError as exc:
-        if exc.code != fetch.NO_SOURCE:
-            raise
-        kept = f"contributions are kept for {counted(KEPT_STEPS, 'outer step')}"
-        raise StoreError(f"{LOST}; {kept}", code=fetch.NO_SOURCE) from exc
 
 
 def compared(

@@ -28,7 +28,7 @@ from p2ptrain.ids import PeerId
 from p2ptrain.kernels import BadScale
 from p2ptrain.ledger.chain.values import Roster
 from p2ptrain.names import label
-from p2ptrain.node.averages.checking import chunk_of
+from p2ptrain.node.averages.contribution_chunks import chunk_of
 from p2ptrain.node.reduce.sketch_exchange import cuts_of
 from p2ptrain.node.state.context import Context
 from p2ptrain.proofs.average import AverageTerms, NotAveraged, recompute

@@ -44,9 +44,10 @@ from p2ptrain.ring import Contribution
 PEER_BURST, PEER_PER_S = 256, 20.0
 """Rate limit for requests of one peer. Two are enough for an outer step, if nobody is slow."""
 
-HOLD_S = 4.0
+HOLD_S = 1.5
 """Seconds for which an answer waits until there is something to show. So a peer that asks too early
-does not have to ask often."""
+does not have to ask often. A member that passes a question on waits twice as long for the
+answer."""
 
 ASK_S = 12.0
 """Deadline in seconds for a question: `HOLD_S`, and the time that a busy peer may need."""
