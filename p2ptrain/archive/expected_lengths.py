@@ -29,7 +29,7 @@ def rates_of(outer_step: OuterStep, blocks: int) -> list[float]:
     inner, agreed = outer_step.manifest.inner, outer_step.inner_rates
     spec = replace(inner, lr=agreed.lr)
     stop = outer_step.first_inner_step + min(blocks, outer_step.pace.stride)
-    steps = range(max(0, stop - blocks), stop)
+    steps = [max(0, each) for each in range(stop - blocks, stop)]
     return [learning_rate(spec, agreed.schedule_step(each)) for each in steps]
 
 

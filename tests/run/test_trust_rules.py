@@ -73,6 +73,29 @@ def test_claims_are_on_unless_the_run_file_or_error_feedback_says_otherwise() ->
     assert "because codec.feedback is true" in lints(parsed(codec=feedback))[0]
 
 
+@pytest.mark.parametrize(
+    ("tables", "peers", "fields"),
+    [
+        ({}, 4, []),
+        ({"codec": {"name": "int4"}}, 2, []),
+        ({"codec": {"name": "int4"}}, 4, ["codec.name"]),
+        ({"codec": {"name": "int8"}}, 24, ["codec.name"]),
+        ({"codec": {"name": "int4"}, "trust": {"claims": False}}, 4, []),
+        ({"sync": {"fragments": 2}}, 4, ["sync"]),
+    ],
+)
+def test_run_check_says_which_rules_about_contributions_do_not_apply(
+    tables: dict[str, Any], peers: int, fields: list[str]
+) -> None:
+    run = parsed(**tables)
+    found = lints_of(run, costs_of(run, [peers]), founders=4)
+    assert [
+        each.field
+        for each in found
+        if "contribution" in each.words and each.field != "trust.claims"
+    ] == fields
+
+
 def test_manifest_with_claims_and_error_feedback_is_refused(manifest: RunManifest) -> None:
     with pytest.raises(ValueError, match=r"trust\.claims"):
         replace(manifest, codec=replace(manifest.codec, feedback=True), trust=CLAIMS)

@@ -56,6 +56,8 @@ class Attempted:
     silent: set[PeerId] = field(default_factory=set)
     hidden: set[tuple[PeerId, PeerId]] = field(default_factory=set)
     """The pairs of a peer and a participant whose claim and statement it does not show."""
+    blocks: dict[PeerId, int] = field(default_factory=dict)
+    """The blocks of participants that have not done the work of exactly one lease."""
     clock_s: float = 0.0
     claims: dict[PeerId, Claim] = field(default_factory=dict)
     payloads: dict[PeerId, bytes] = field(default_factory=dict)
@@ -76,17 +78,20 @@ class Attempted:
             format = ContributionFormat(outer_step.update, who.peer, context.store.chunk_bytes)
             digest = format.write(context.store, payload)
             line = context.ledger.snapshot.line
-            self.claims[who.peer] = Claim(who.peer, line, 0, 1, None, TOKENS, BLOCKS, digest)
+            blocks = self.blocks.get(who.peer, BLOCKS)
+            tokens = TOKENS // BLOCKS * blocks
+            self.claims[who.peer] = Claim(who.peer, line, 0, 1, None, tokens, blocks, digest)
             self.payloads[who.peer] = payload
         participants = tuple(
-            Participant(peer, TOKENS, BLOCKS, claim.digest) for peer, claim in self.claims.items()
+            Participant(peer, claim.tokens, claim.blocks, claim.digest)
+            for peer, claim in self.claims.items()
         )
         roster = Roster(0, 0, (context.me,), tuple(each.peer for each in OTHERS), participants)
         self.r.set_chain(roster=roster)
         book = context.reduce.sketches = book_of(context, outer_step, roster)
         assert book is not None
         self.r.network.answer = self.answer
-        return Attempt(outer_step, roster, book, [TOKENS] * len(participants))
+        return Attempt(outer_step, roster, book, [each.tokens for each in participants])
 
     def quantised(self, values: Floats) -> bytes:
         codec = self.r.context.outer_step(0).codec
@@ -166,6 +171,18 @@ async def test_honest_contributions_are_accepted(tmp_path: Path) -> None:
         await a.judged()
         assert len(a.r.said("judged")) == 1
         assert a.r.said("sketch-finding") == a.r.said("unjudged") == []
+
+
+@pytest.mark.parametrize("blocks", [1, 8])
+async def test_unusual_number_of_blocks_is_not_odd(tmp_path: Path, blocks: int) -> None:
+    """A straggler has trained a part of its lease, or contributes the work of several leases."""
+    async with attempted(tmp_path) as a:
+        numel = a.r.context.layout.numel
+        data = [digest_of(f"block {number}".encode()) for number in range(blocks)]
+        a.given[CAI.peer] = np.sum([trace(each, numel) for each in data], axis=0)
+        a.blocks[CAI.peer] = blocks
+        await a.judged()
+        assert a.r.said("sketch-finding") == []
 
 
 @pytest.mark.parametrize(
