@@ -77,6 +77,10 @@ class SketchBook:
         """Return the digest of the contribution of a participant, whose document must be here."""
         return self._claims[peer].contribution
 
+    def incomplete(self) -> tuple[PeerId, ...]:
+        """Return the participants whose claim or statement is missing."""
+        return tuple(peer for peer in self.peers if self.lacks(peer))
+
     def lacks(self, peer: PeerId) -> bool:
         return peer not in self._claims or peer not in self._stated
 

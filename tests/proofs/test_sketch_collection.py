@@ -57,6 +57,7 @@ def test_late_peers_are_suspected_after_the_deadline_only() -> None:
     made = book(*PEERS[:3], documents=tuple(PEERS[3:]))
     late = tuple(who.peer for who in PEERS[3:])
     assert made.decision(9.9, DEADLINE_S) == Decision("wait", late)
+    assert made.incomplete() == late
     words = f"no sketches came from {names(*PEERS[3:])}"
     assert made.decision(10.0, DEADLINE_S) == Decision("fault", late, words)
 

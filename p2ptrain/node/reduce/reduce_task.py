@@ -9,7 +9,7 @@ abandons it immediately and does not wait for its deadline.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -23,7 +23,7 @@ from p2ptrain.archive.contribution_weights import weights
 from p2ptrain.archive.outer_step import OuterStep
 from p2ptrain.errors import ReduceAborted, StoreError
 from p2ptrain.identity import is_peer_id
-from p2ptrain.ids import Digest, RunId
+from p2ptrain.ids import Digest, PeerId, RunId
 from p2ptrain.ledger.chain.values import Commit, Roster
 from p2ptrain.ledger.messages.peer_reports import ReduceDone, ReduceFailed, UpdateHeld
 from p2ptrain.ledger.policy.reduce_results import confessed
@@ -192,7 +192,7 @@ async def _judged(
         average = await _averaged(*about, edges)
         judged = partial(judge_average, context, attempt, average.payload)
         try:
-            await while_it_matters(context, roster, judged)
+            await while_it_matters(context, roster, judged, awaited=book.incomplete)
         except ReduceAborted:
             if roster.step not in context.ledger.core.updates:
                 raise  # Otherwise more than half of the participants found nothing wrong.
@@ -343,16 +343,21 @@ def request_of(context: Context, outer_step: OuterStep, roster: Roster) -> Reduc
 
 
 async def while_it_matters(
-    context: Context, roster: Roster, work: Callable[[], Awaitable[Result]], lag_s: float = 0.0
+    context: Context,
+    roster: Roster,
+    work: Callable[[], Awaitable[Result]],
+    lag_s: float = 0.0,
+    awaited: Callable[[], Sequence[PeerId]] | None = None,
 ) -> Result:
     """Return the result of `work`. Cancel `work` as soon as the attempt is no longer needed, or
-    `lag_s` later if the other members have committed the update.
+    `lag_s` later if the other members have committed the update. `awaited` returns the participants
+    that `work` still needs; by default, all of them.
     Raises ReduceAborted: `work` failed, or the attempt is no longer needed."""
     moot: list[ReduceAborted] = []
     results: list[Result] = []
 
     async def watch() -> None:
-        while (reason := why_moot(context, roster)) is None:
+        while (reason := why_moot(context, roster, awaited and awaited())) is None:
             await context.changes.wait()
         if roster.step in context.ledger.core.updates:
             await trio.sleep(lag_s)
@@ -371,13 +376,18 @@ async def while_it_matters(
     raise moot[0]
 
 
-def why_moot(context: Context, roster: Roster) -> ReduceAborted | None:
-    """Return why this attempt is no longer needed; None while it is needed."""
+def why_moot(
+    context: Context, roster: Roster, awaited: Sequence[PeerId] | None = None
+) -> ReduceAborted | None:
+    """Return why this attempt is no longer needed; None while it is needed. `awaited` are the
+    participants that it still needs; by default, all of them."""
     where = roster.step, roster.attempt
     if context.ledger.snapshot.roster != roster:
         return ReduceAborted(*where, (), "the members agreed to continue without it")
     lost = tuple(
-        peer for peer in roster.peers if peer != context.me and context.peers.is_down(peer)
+        peer
+        for peer in (roster.peers if awaited is None else awaited)
+        if peer != context.me and context.peers.is_down(peer)
     )
     if lost:
         return ReduceAborted(*where, lost, "a participant is down")

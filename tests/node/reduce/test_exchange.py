@@ -97,6 +97,7 @@ async def test_attempt_is_not_needed_if_the_ledger_advanced_or_a_peer_is_down(
         reason = why_moot(context, with_ann)
         assert reason is not None
         assert reason.suspects == (ANN.peer,)
+        assert why_moot(context, with_ann, awaited=()) is None
         r.set_chain(roster=None)
         reason = why_moot(context, with_ann)
         assert reason is not None
