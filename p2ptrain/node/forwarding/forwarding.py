@@ -60,7 +60,7 @@ is dialled in the background anyway (`connections`)."""
 PASS_ON_S = 3.0
 """Deadline in seconds of one try with one forwarder."""
 
-WITH_ADDRESS = {PUNCH_PROTOCOL}
+WITH_ADDRESS = {PUNCH_PROTOCOL, RELAY_PROTOCOL}
 """The protocols with whose requests a forwarder states the address at which it sees the sender.
 Others do not need it, and earlier versions do not accept it."""
 

@@ -25,9 +25,6 @@ VISITOR_MESSAGES_AT_ONCE, VISITOR_MESSAGES_PER_S = 64, 8.0
 PUNCHED_S = 600.0
 """Seconds for which a member counts as reached by hole punching after the last connection."""
 
-FAILED_S = 300.0
-"""Seconds for which a relay is used at once after hole punching with a member failed."""
-
 REACHED_MAX = 1024
 """Maximum number of members that are remembered as reached by hole punching, or as not reached."""
 
@@ -105,6 +102,8 @@ class Punching:
     reached_s: dict[PeerId, float] = field(default_factory=dict)
     """When this node last opened a connection with each member by hole punching."""
 
+    calling: set[tuple[PeerId, str]] = field(default_factory=set)
+    """The members that this node and they are calling now, at their offer, and what it is about."""
     failed_s: dict[PeerId, float] = field(default_factory=dict)
     """When this node last had to connect with each member in another way, since punching failed."""
 
@@ -117,9 +116,14 @@ class Punching:
         """Note that punching with `peer` failed. Any task may call this."""
         _note_time(self.failed_s, peer, now)
 
-    def has_lately_failed(self, peer: PeerId, now: float) -> bool:
-        """Return whether punching with `peer` failed lately, and has not worked since."""
-        return self.failed_s.get(peer, -math.inf) > now - FAILED_S
+    def failed_ago_s(self, peer: PeerId, now: float) -> float:
+        """Return the seconds since punching with `peer` failed; infinity if it did not, or has
+        worked since."""
+        return now - self.failed_s.get(peer, -math.inf)
+
+    def has_worked_since(self, peer: PeerId, at_s: float) -> bool:
+        """Return whether a connection with `peer` has been punched since this time."""
+        return self.reached_s.get(peer, -math.inf) >= at_s
 
     def reached(self, now: float) -> frozenset[PeerId]:
         """Return the members that were lately reached by hole punching."""

@@ -178,7 +178,7 @@ async def test_user_is_not_warned_if_peers_have_another_way(tmp_path: FilePath) 
 @pytest.mark.parametrize(
     ("mine", "theirs", "opener", "other"),
     [
-        (True, True, ["dial_persistently"], ["await_peer", "dial_once"]),
+        (True, True, ["dial_persistently", "await_peer"], ["await_peer", "dial_once"]),
         (True, False, ["await_peer", "dial_once"], ["await_peer"]),
         (False, True, ["dial_persistently"], ["dial_persistently", "await_peer"]),
         (False, False, ["dial_once"], []),
