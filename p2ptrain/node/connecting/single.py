@@ -18,7 +18,7 @@ from p2ptrain.node.connecting.ways import (
     in_order,
     punch,
 )
-from p2ptrain.node.gossip.reachability import is_dialable, shares_site
+from p2ptrain.node.gossip.reachability import changes_ports, is_dialable, shares_site
 from p2ptrain.node.relaying.relayed_links import relay_of
 from p2ptrain.node.state.context import Context
 from p2ptrain.node.state.punching import Hello
@@ -72,6 +72,8 @@ def ends_of(context: Context, peer: PeerId) -> Ends:
         client_is_dialable=proven and is_dialable(context, context.me, by=peer),
         server_is_dialable=is_dialable(context, peer),
         may_punch=can_punch(context, peer),
+        client_changes_ports=changes_ports(context, context.me),
+        server_changes_ports=changes_ports(context, peer),
         share_site=shares_site(context, peer),
         punching_failed_s=context.peers.punching.failed_ago_s(peer, context.now()),
     )

@@ -57,6 +57,14 @@ def is_dialable(context: Context, peer: PeerId, *, by: PeerId | None = None) -> 
     return usual or (by_ipv6 and _has_ipv6(context, context.me if by is None else by))
 
 
+def changes_ports(context: Context, peer: PeerId) -> bool:
+    """Return whether `peer` reports that its router shows each peer another port."""
+    if peer == context.me:
+        return context.peers.punching.changes_ports
+    record = context.peers.table.get(peer)
+    return record is not None and record.heartbeat.changes_ports
+
+
 def shares_site(context: Context, peer: PeerId) -> bool:
     """Return whether `peer` reports the external address of this node: both are then most likely
     behind the same router."""

@@ -45,7 +45,7 @@ from p2ptrain.node.connecting.ways import (
     punch,
 )
 from p2ptrain.node.gossip.endpoint_exchange import introduced
-from p2ptrain.node.gossip.reachability import is_dialable, shares_site
+from p2ptrain.node.gossip.reachability import changes_ports, is_dialable, shares_site
 from p2ptrain.node.punching.observed_ports import observe_ahead
 from p2ptrain.node.punching.purposes import reduce_purpose
 from p2ptrain.node.reduce.kept_links import KeptLinks
@@ -187,6 +187,8 @@ def ends_of(context: Context, peer: PeerId, *, is_opener: bool) -> Ends:
         server_is_dialable=is_dialable(context, server, by=client),
         may_punch=can_punch(context, peer),
         is_edge=True,
+        client_changes_ports=changes_ports(context, client),
+        server_changes_ports=changes_ports(context, server),
         share_site=shares_site(context, peer),
         punching_failed_s=context.peers.punching.failed_ago_s(peer, context.now()),
     )

@@ -102,6 +102,8 @@ class Punching:
     reached_s: dict[PeerId, float] = field(default_factory=dict)
     """When this node last opened a connection with each member by hole punching."""
 
+    changes_ports: bool = False
+    """Whether this node's router shows each peer another port, as far as this node knows."""
     calling: set[tuple[PeerId, str]] = field(default_factory=set)
     """The members that this node and they are calling now, at their offer, and what it is about."""
     failed_s: dict[PeerId, float] = field(default_factory=dict)
