@@ -137,7 +137,7 @@ def test_relayed_bytes_take_the_time_of_the_relays_uplink() -> None:
     """Each peer of a ring of four sends six parts. The relay sends the six of one pair too."""
     peers = named(4)
     relays = Relays(count=1, places=2, uplink=1e6)
-    paths = Paths(dict.fromkeys(among(peers), 1e6), {}, frozenset({peers[:2]}), relays)
+    paths = Paths(dict.fromkeys(among(peers), 1e6), {}, frozenset({(peers[0], peers[1])}), relays)
     alone = replace(paths, relayed=frozenset())
     seconds = [estimate_s("ring", peers, 4_000_000, each) for each in (alone, paths)]
     assert seconds[1] - seconds[0] == pytest.approx(6.0)
