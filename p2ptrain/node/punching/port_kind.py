@@ -3,7 +3,9 @@ then works only with peers that let everybody in, so connections begin with a re
 
 Two or three members at different addresses are called from one local port, and each reports the
 port from which the call seems to come. This happens at the start, every ten minutes, and when the
-external address changes, and only while others cannot dial this node.
+external address changes, and only while others cannot dial this node. If fewer than two members can
+be called, the node's own experience counts: its ports probably change if it could not punch with
+any of several members.
 
 *Whose word is it?* That of members about this node. A liar can change the order of steps with which
 this node's own connections are opened, and costs them some time. With three witnesses, one liar
@@ -52,19 +54,20 @@ def changes_ports(seen: Sequence[ExternalAddress]) -> bool | None:
 async def watch_port_kind(context: Context, look_s: float = LOOK_S) -> None:
     """Keep `Punching.changes_ports` up to date, until cancelled."""
     punching, due_s, asked_at = context.peers.punching, context.now(), ""
+    told: bool | None = None
     while True:
         own = context.own_heartbeat
         moved = own.reach.external_host != asked_at
-        if own.dialable:
-            punching.changes_ports = False  # Others dial this node, so it does not matter.
-        elif moved or context.now() >= due_s:
+        if not own.dialable and (moved or context.now() >= due_s):
             asked_at = own.reach.external_host
-            found = changes_ports(await _seen(context, witnesses(context)))
-            due_s = context.now() + (RETRY_S if found is None else EVERY_S)
-            if found is not None and found != punching.changes_ports:
-                punching.changes_ports = found
-                context.journal.write("ports-change", changes=found)
-                own.send_now()
+            told = changes_ports(await _seen(context, witnesses(context)))
+            due_s = context.now() + (RETRY_S if told is None else EVERY_S)
+        found = punching.has_only_failed(context.now()) if told is None else told
+        found &= not own.dialable  # If others dial this node, it does not matter.
+        if found != punching.changes_ports:
+            punching.changes_ports = found
+            context.journal.write("ports-change", changes=found, witnessed=told is not None)
+            own.send_now()
         await trio.sleep(look_s)
 
 

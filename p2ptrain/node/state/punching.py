@@ -25,6 +25,10 @@ VISITOR_MESSAGES_AT_ONCE, VISITOR_MESSAGES_PER_S = 64, 8.0
 PUNCHED_S = 600.0
 """Seconds for which a member counts as reached by hole punching after the last connection."""
 
+EXPERIENCE_S, FAILED_MIN = 3600.0, 2
+"""If punching failed with this many members in the last hour, and worked with none, then this
+node's router is probably the obstacle."""
+
 REACHED_MAX = 1024
 """Maximum number of members that are remembered as reached by hole punching, or as not reached."""
 
@@ -126,6 +130,13 @@ class Punching:
     def has_worked_since(self, peer: PeerId, at_s: float) -> bool:
         """Return whether a connection with `peer` has been punched since this time."""
         return self.reached_s.get(peer, -math.inf) >= at_s
+
+    def has_only_failed(self, now: float) -> bool:
+        """Return whether punching failed with at least FAILED_MIN members in the last hour, and
+        worked with none."""
+        since_s = now - EXPERIENCE_S
+        failed = sum(at_s > since_s for at_s in self.failed_s.values())
+        return failed >= FAILED_MIN and not any(at_s > since_s for at_s in self.reached_s.values())
 
     def reached(self, now: float) -> frozenset[PeerId]:
         """Return the members that were lately reached by hole punching."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,8 @@ from p2ptrain.dataplane.observing import ObserveServer
 from p2ptrain.encoding import pack
 from p2ptrain.node.gossip.gossip import describe
 from p2ptrain.node.gossip.reachability import changes_ports as reported
-from p2ptrain.node.punching.port_kind import changes_ports, watch_port_kind, witnesses
+from p2ptrain.node.punching.port_kind import LOOK_S, changes_ports, watch_port_kind, witnesses
+from p2ptrain.node.state.punching import EXPERIENCE_S, Punching
 from p2ptrain.peers.heartbeat import ADDRESSES_MAX, decode, encode
 from tests.node.rig import ANN, BOB, CAI, NewRig, heartbeat, settled
 
@@ -89,6 +91,35 @@ async def test_node_asks_two_members_about_one_port(
     assert context.own_heartbeat.due.is_set(), "others hear of it at once"
 
 
+async def test_without_witnesses_the_nodes_own_experience_counts(
+    tmp_path: Path, new_rig: NewRig, autojump_clock: trio.abc.Clock
+) -> None:
+    r = await new_rig(tmp_path)
+    punching, now = r.context.peers.punching, r.context.now
+    r.context.own_heartbeat.dialable = False
+    seen = list[bool]()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(watch_port_kind, r.context)
+        for happens in (
+            partial(punching.note_failed, ANN.peer),
+            partial(punching.note_failed, BOB.peer),
+            partial(punching.note_reached, CAI.peer),
+        ):
+            happens(now())
+            await trio.sleep(2 * LOOK_S)
+            seen.append(punching.changes_ports)
+        nursery.cancel_scope.cancel()
+    assert seen == [False, True, False]
+
+
+def test_experience_is_forgotten_after_an_hour() -> None:
+    punching = Punching()
+    punching.note_failed(ANN.peer, 0.0)
+    punching.note_failed(BOB.peer, 9.0)
+    times = (9.0, EXPERIENCE_S - 1.0, EXPERIENCE_S)
+    assert [punching.has_only_failed(now) for now in times] == [True, True, False]
+
+
 async def test_node_that_can_be_dialled_asks_nobody(
     tmp_path: Path, new_rig: NewRig, autojump_clock: trio.abc.Clock
 ) -> None:
@@ -97,4 +128,4 @@ async def test_node_that_can_be_dialled_asks_nobody(
     with trio.move_on_after(60.0):
         await watch_port_kind(r.context)
     assert not r.context.peers.punching.changes_ports
-    assert r.said("ports-change") == []
+    assert [said["witnessed"] for said in r.said("ports-change")] == [False]
