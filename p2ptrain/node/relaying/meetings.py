@@ -122,7 +122,7 @@ async def ask_to_meet(context: Context, route: Route) -> None:
         wanted.encode(),
         deadline_s=ASK_S,
         bytes_max=MEET_BYTES_MAX,
-        may_connect=False,  # A dial of its data plane has just failed.
+        may_connect=False,  # The peer cannot be dialled, or a dial is under way.
     )
     if why := decode_reply(reply):
         what = "dial this node" if route.relay.peer == context.me else "come to the relay"
