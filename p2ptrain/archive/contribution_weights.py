@@ -32,20 +32,31 @@ def weights(
     """Return the weight of each participant of `roster`, in tokens. `since` is the outer step in
     which each member was admitted.
     """
-    tokens = {each.peer: each.tokens for each in roster.participants}
-    counting = set(tokens)
-    for step in range(roster.step - 1, history.certified_step() - 1, -1):
-        counting = {peer for peer in counting if since[peer] <= step}
+    return weights_at(history, since, roster.step, roster.participants, fragments)
+
+
+def weights_at(
+    history: StepIndex,
+    since: Mapping[PeerId, int],
+    step: int,
+    participants: Sequence[Participant],
+    fragments: int,
+) -> tuple[int, ...]:
+    """Return the same for the participants of outer step `step`, which may have ended since."""
+    tokens = {each.peer: each.tokens for each in participants}
+    counting, certified = set(tokens), history.certified_before(step)
+    for earlier in range(step - 1, certified - 1, -1):
+        counting = {peer for peer in counting if since[peer] <= earlier}
         if not counting:
             break
-        for each in history.participants(step):
+        for each in history.participants(earlier):
             if each.peer not in counting:
                 continue
-            if (roster.step - step) % fragments == 0:
+            if (step - earlier) % fragments == 0:
                 counting.remove(each.peer)  # The average of this step contains the earlier work.
             else:
                 tokens[each.peer] += each.tokens
-    return tuple(tokens[each.peer] for each in roster.participants)
+    return tuple(tokens[each.peer] for each in participants)
 
 
 def eagerness(

@@ -37,6 +37,7 @@ class Home:
         self.agreed: Final = self.run / "agreed"  # the run that the user agreed to
         self.ledger: Final = root / "ledger.log"  # certified entries
         self.votes: Final = root / "votes.log"  # the promises and votes of this node
+        self.claims: Final = root / "claims.log"  # this node's claims about its contributions
         self.evidence: Final = root / "evidence.log"  # proofs that a voter lied
         self.store: Final = root / "store"  # chunks, snapshots, updates
         self.inner: Final = root / "inner"  # the trainer's optimizer state, 8 bytes per parameter

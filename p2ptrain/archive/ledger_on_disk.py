@@ -41,6 +41,7 @@ def rules_of(run: Run) -> Rules:
         branch_after_s=policy.branch_after_s,
         founders_vote=manifest.founders_vote,
         reduce_s=reduce_s_max(manifest),
+        claims=manifest.trust.claims,
     )
 
 

@@ -104,6 +104,16 @@ class StepIndex:
         self._follow()
         return self._certified_step
 
+    def certified_before(self, step: int) -> int:
+        """Return what `certified_step` was when outer step `step` was the current one."""
+        if self.certified_step() < step:
+            return self._certified_step
+        for earlier in range(step - 1, self._kept.start.step - 1, -1):
+            value = self._closing[earlier].entry.value
+            if isinstance(value, Commit) and value.snapshot is not None:
+                return earlier
+        return self._kept.start.step
+
     def last_arrangement(self) -> tuple[Schedule, tuple[PeerId, ...]]:
         """Return the schedule and the order of the last reduce; "ring" and () before the first
         reduce.

@@ -287,6 +287,15 @@ AUDIT-DIFFERS: The run's updates do not lead to a snapshot that a majority of it
     them.
 AUDIT-PARTIAL: The replayed part is correct, but this home does not hold the rest. Fetch the rest,
     or verify in a home where everything is kept.
+AVERAGE-WRONG: The update of an outer step is not what its participants' contributions make it, so a
+    participant lied. All nodes still have the same weights. p2ptrain verify --average STEP checks
+    more of it. Tell the organiser.
+AVERAGE-UNKNOWN: The ledger no longer says which weights the participants of this average had. Check
+    a newer one.
+AVERAGE-PARTIAL: The checked chunks are right, but some contributions could not be fetched.
+    Contributions are kept for two outer steps, by their peers only.
+CLAIMS-BROKEN: The file with this node's claims is damaged. Without it, the node might contradict
+    claims that it made before, and other members would evict it. Join again as a new peer.
 HISTORY-CUT: A seed keeps every update for replays from genesis, until its disk is nearly full. This
     seed lacks some updates: it joined late, its disk is too small, or you told it to keep less. The
     run is not in danger, and replays from a later snapshot work here.

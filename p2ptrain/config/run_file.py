@@ -18,6 +18,7 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from p2ptrain.config.public_sections import AboutSection, PublicSection, SamplesSection
 from p2ptrain.config.section import Section
+from p2ptrain.config.trust_section import TrustSection
 from p2ptrain.errors import ConfigError, counted
 from p2ptrain.identity import is_peer_id
 
@@ -242,6 +243,12 @@ class RunFile(Section):
     sync: SyncSection = SyncSection()
     codec: CodecSection = CodecSection()
     policy: PolicySection = PolicySection()
+    trust: TrustSection = TrustSection()
+
+    @property
+    def has_claims(self) -> bool:
+        """Whether contributions are claims, so that anybody can recompute an update from them."""
+        return self.trust.claims and not self.codec.feedback
 
     @property
     def inner_steps_total(self) -> int:
@@ -279,6 +286,17 @@ class RunFile(Section):
             raise ValueError(
                 f"sync.fragments {sync.fragments} does not fit {layers} and {matrices}: "
                 f"choose {own + 1} to {own + self.model.layers}, or 1"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _claims_fit(self) -> RunFile:
+        asked = self.trust.claims and "claims" in self.trust.model_fields_set
+        if asked and self.codec.feedback:
+            raise ValueError(
+                "trust.claims does not work with codec.feedback: a peer adds its rounding errors "
+                "during the exchange, so others could not recompute the update; set one of them "
+                "to false"
             )
         return self
 

@@ -13,6 +13,7 @@ from p2ptrain.archive.amendments import Amendments
 from p2ptrain.archive.chain_log import Origin
 from p2ptrain.archive.ledger_on_disk import open_ledger
 from p2ptrain.archive.outer_step import OuterSteps
+from p2ptrain.archive.own_claims import OwnClaims
 from p2ptrain.dataplane import ProbeServer, UploadProbeServer
 from p2ptrain.dataplane.upload_probing import PURPOSE as UPLOAD_PURPOSE
 from p2ptrain.errors import VersionMismatch
@@ -39,6 +40,7 @@ from p2ptrain.node.state.peer_directory import PeerDirectory
 from p2ptrain.node.state.reduce import ReduceState
 from p2ptrain.node.state.surroundings import Surroundings
 from p2ptrain.node.state.trainer import TrainerState
+from p2ptrain.node.training import claiming
 from p2ptrain.observe.cautions import Caution
 from p2ptrain.peers.misbehaviour_log import MisbehaviourLog
 from p2ptrain.peers.path_table import PathTable
@@ -85,6 +87,7 @@ async def assembled(around: Surroundings) -> AsyncIterator[Context]:
         stack.callback(chain_log.close)
         stack.callback(votes.close)
         outer, arena = _memory(stack, layout, run, trains=not around.config.seed)
+        claims = _claims(stack, around)
         own_heartbeat = OwnHeartbeat()
         directory = _directory(around, core, own_heartbeat)
         identities = Identities.of(
@@ -109,7 +112,9 @@ async def assembled(around: Surroundings) -> AsyncIterator[Context]:
             peers=directory,
             identities=identities,
             outer=outer,
-            trainer=TrainerState(ValidationTally(data.validation_blocks, data.block_tokens), arena),
+            trainer=TrainerState(
+                ValidationTally(data.validation_blocks, data.block_tokens), arena, claims=claims
+            ),
             reduce=ReduceState(),
             alerts=alerts,
             state=state,
@@ -118,6 +123,7 @@ async def assembled(around: Surroundings) -> AsyncIterator[Context]:
         _serve_probes(context)
         open_relay(stack, context)
         _record_congestion(context)
+        claiming.take_up_again(context)
         yield context
 
 
@@ -155,6 +161,15 @@ def _store(stack: ExitStack, around: Surroundings) -> Store:
     stack.enter_context(store)
     store.head()  # Read the store's head now, so that a damaged head is reported at the start.
     return store
+
+
+def _claims(stack: ExitStack, around: Surroundings) -> OwnClaims | None:
+    """Open this node's claims; None if it does not train, or the run has no claims."""
+    if around.config.seed or not around.run.manifest.trust.claims:
+        return None
+    claims = OwnClaims(around.home.claims, around.identity, around.disk)
+    stack.callback(claims.close)
+    return claims
 
 
 def _ledger(

@@ -11,6 +11,8 @@ import trio
 from p2ptrain.ledger.chain.state import Phase
 from p2ptrain.ledger.messages.effects import Rejoin
 from p2ptrain.ledger.messages.peer_reports import Ready
+from p2ptrain.node.averages.check_task import check_averages
+from p2ptrain.node.averages.documents import serve_claims
 from p2ptrain.node.consensus.ledger_task import run_ledger
 from p2ptrain.node.consensus.pruning import notice_pruned
 from p2ptrain.node.control.finishing import leave_when_finished
@@ -55,6 +57,7 @@ from p2ptrain.node.relaying.meetings import answer_meetings
 from p2ptrain.node.state.context import Context
 from p2ptrain.node.training.evaluation_task import gather_validation
 from p2ptrain.node.training.lease_data import fetch_ahead
+from p2ptrain.node.training.ready_work import follow_branches
 from p2ptrain.node.training.sampling import take_sample
 from p2ptrain.node.training.trainer_processes import MakeTrainers, subprocesses
 from p2ptrain.node.training.trainer_task import train
@@ -127,6 +130,7 @@ async def run_tasks(
     answer_punches(context)
     serve_bases(context)
     serve_history(context)
+    serve_claims(context)
     decisions.take_decisions(context)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(run_ledger_to_the_end)
@@ -150,12 +154,13 @@ async def run_tasks(
         nursery.start_soon(gather_validation, context)
         nursery.start_soon(donate, context)
         nursery.start_soon(keep_store_small, context)
+        nursery.start_soon(check_averages, context)
         nursery.start_soon(scrub, context)
         if not context.trains:
             nursery.start_soon(serve_only, context)
             nursery.start_soon(notice_lost_vote, context)
         else:
-            for task in (run_reduces, notice_left_out, notice_slow_reduce):
+            for task in (run_reduces, notice_left_out, notice_slow_reduce, follow_branches):
                 nursery.start_soon(task, context)
             nursery.start_soon(train, context, trainers(context))
     return left[0] if left else None

@@ -19,6 +19,7 @@ from p2ptrain.errors import LocalProtocolError, RemoteProtocolError
 from p2ptrain.identity import is_peer_id
 from p2ptrain.ids import Digest, PeerId, RunId, is_digest
 from p2ptrain.ledger.chain.values import LineId
+from p2ptrain.ledger.messages.claim_statement import ClaimStatement
 from p2ptrain.peers.identity_messages import SIGNATURE_BYTES
 from p2ptrain.peers.incarnations import INCARNATION_MAX
 from p2ptrain.peers.path_table import TOLD_MAX, Path
@@ -38,6 +39,9 @@ takes 54 bytes."""
 
 COUNT_MAX = 1 << 53
 
+_CLAIMED_ITEMS = 6
+"""Number of items of a report that a peer is ready, if the report has a claim."""
+
 _RELAYS = "/p2ptrain-relays/"
 _BY_IPV6 = "/p2ptrain-dialable/6"
 _CHANGES_PORTS = "/p2ptrain-ports/changing"
@@ -54,11 +58,13 @@ report from outweighing all others."""
 @dataclass(frozen=True, slots=True)
 class ReadyReport:
     """The sender has finished the inner steps of outer step `step`. It trained on `blocks` data
-    blocks of its lease, which contain `tokens` tokens."""
+    blocks of its lease, which contain `tokens` tokens. In a run with claims, `claim` is its signed
+    statement about its contribution."""
 
     step: int
     tokens: int
     blocks: int
+    claim: ClaimStatement | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,9 +205,10 @@ def encode(heartbeat: Heartbeat) -> bytes:
     if heartbeat.reduce is not None:
         few = heartbeat.reduce.suspects[:SUSPECTS_MAX]
         wire["reduce"] = replace(heartbeat.reduce, suspects=few)
-    for name in ("ready", "reduce", "validation", "snapshot"):
+    for name in ("reduce", "validation", "snapshot"):
         if wire[name] is not None:
             wire[name] = astuple(wire[name])
+    wire["ready"] = _ready_plain(heartbeat.ready)
     return pack(wire)
 
 
@@ -271,11 +278,34 @@ def _without_relays(texts: tuple[str, ...]) -> tuple[tuple[str, ...], int]:
     return tuple(each for each in texts if not each.startswith(_RELAYS)), max(valid, default=0)
 
 
+def _ready_plain(ready: ReadyReport | None) -> list[object] | None:
+    """Return the report as a list. Without a claim, it is the same as in earlier versions."""
+    if ready is None:
+        return None
+    said, numbers = ready.claim, [ready.step, ready.tokens, ready.blocks]
+    return [*numbers, *([] if said is None else [said.serial, said.claim, said.signature])]
+
+
 def _ready(value: object) -> ReadyReport | None:
     if value is None:
         return None
-    step, tokens, blocks = _items(value, 3)
-    return ReadyReport(_count(step), _count(tokens), _count(blocks))
+    has_claim = isinstance(value, list) and len(value) == _CLAIMED_ITEMS
+    items = _items(value, _CLAIMED_ITEMS if has_claim else _CLAIMED_ITEMS - 3)
+    step, tokens, blocks = map(_count, items[:3])
+    if not has_claim:
+        return ReadyReport(step, tokens, blocks)
+    return ReadyReport(step, tokens, blocks, _claim(step, tokens, blocks, *items[3:]))
+
+
+def _claim(
+    step: int, tokens: int, blocks: int, serial: object, claim: Any, signature: object
+) -> ClaimStatement:
+    if not isinstance(signature, bytes) or len(signature) != SIGNATURE_BYTES:
+        raise RemoteProtocolError(f"a claim's signature must have {SIGNATURE_BYTES} bytes")
+    try:
+        return ClaimStatement(step, _count(serial), tokens, blocks, claim, signature)
+    except ValueError as exc:
+        raise RemoteProtocolError(f"a heartbeat's claim is invalid: {exc}") from exc
 
 
 def _reduce(value: object) -> ReduceReport | None:

@@ -32,6 +32,11 @@ it will connect to the data plane, and gets the node's endpoint."""
 LEDGER_PROTOCOL = "/p2ptrain/ledger/1"
 LEDGER_BYTES_MAX = 1 << 20
 
+CLAIM_PROTOCOL = "/p2ptrain/claim/1"
+"""Asks a participant of a decided roster for the document of its claim."""
+CLAIM_ASK_BYTES_MAX = 64
+"""Size of a request: the digest of the claim, in hexadecimal digits."""
+
 BASE_PROTOCOL = "/p2ptrain/base/1"
 """Asks for a base: the ledger's state at a checkpoint, from which a newcomer starts instead of from
 the first entry. The newcomer's user has named the checkpoint, because the user trusts it."""

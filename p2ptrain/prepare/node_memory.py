@@ -28,11 +28,13 @@ class NodeMemory:
     fragment: int
     """Copies of a fragment of θ and of `local`, for the exchange of a fragment that is not
     contiguous in these vectors."""
+    contribution: int = 0
+    """In a run with claims, the quantised work of this node, from its claim until the commit."""
 
     @property
     def total(self) -> int:
         kept = self.theta + self.momentum + self.local + self.residual
-        return kept + self.updates + self.fragment
+        return kept + self.updates + self.fragment + self.contribution
 
     @property
     def of_seed(self) -> int:
@@ -41,13 +43,14 @@ class NodeMemory:
 
 
 def node_memory(
-    numel: int, update_bytes: int, *, feedback: bool, cut: Sequence[Fragment]
+    numel: int, update_bytes: int, *, feedback: bool, cut: Sequence[Fragment], claims: bool = False
 ) -> NodeMemory:
     """Return the memory of a node that trains; `cut` contains all fragments."""
     vector = 4 * numel
     copied = max((8 * each.numel for each in cut if len(each.ranges) > 1), default=0)
     residual = 2 * vector * feedback
-    return NodeMemory(vector, vector, vector, 2 * update_bytes, residual, copied)
+    contribution = update_bytes * claims
+    return NodeMemory(vector, vector, vector, 2 * update_bytes, residual, copied, contribution)
 
 
 def memory_of(run: RunId, manifest: RunManifest) -> NodeMemory:
@@ -58,4 +61,5 @@ def memory_of(run: RunId, manifest: RunManifest) -> NodeMemory:
         payload_bytes_mean(formats),
         feedback=manifest.codec.feedback,
         cut=[each.fragment for each in formats],
+        claims=manifest.trust.claims,
     )

@@ -257,7 +257,17 @@ def _outside(run: RunFile, costs: RunCosts) -> Iterator[Lint]:
         )
 
 
+def _trust(run: RunFile, costs: RunCosts) -> Iterator[Lint]:
+    if run.has_claims:
+        return
+    why = ", because codec.feedback is true" if run.trust.claims else ""
+    yield Lint(
+        "trust.claims",
+        f"it is false{why}: a member can replace a sum during an exchange, and nobody can find out",
+    )
+
+
 _ADVISERS: tuple[Adviser, ...] = (
     *(_block, _length, _slow_reduce, _policy),
-    *(_muon, _coarse_ring, _fragments, _shape, _organisers, _outside),
+    *(_muon, _coarse_ring, _fragments, _shape, _organisers, _outside, _trust),
 )

@@ -34,6 +34,7 @@ def run_facts(run: Run) -> dict[str, object]:
         "quorum_loss": manifest.policy.quorum_loss,
         "branch_after_s": manifest.policy.branch_after_s,
         "influence_max": manifest.influence_max,
+        "claims": manifest.trust.claims,
         "founders": list(manifest.founders),
         "outer_steps": manifest.outer.steps,
         "inner_steps": manifest.inner.steps,
@@ -94,8 +95,16 @@ def run_lines(run: Run) -> list[str]:
         f"          if the quorum is lost, {_without_quorum(run)}",
         f"bound     a participant may change each weight by at most {manifest.influence_max:.3g} "
         "before the average of an outer step",
+        f"trust     {claims_in_words(manifest.trust.claims)}",
         *_outside_lines(manifest),
     ]
+
+
+def claims_in_words(claims: bool) -> str:
+    """Say what it means for the members that contributions are claims, or that they are not."""
+    if claims:
+        return "contributions are signed claims: anybody can recompute the updates from them"
+    return "contributions are not claimed: nobody can check which of them an update contains"
 
 
 def _organiser_lines(run: Run) -> Iterator[str]:

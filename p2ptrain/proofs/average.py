@@ -19,8 +19,9 @@ peer's own contribution and from the sums that it received:
   it, so the owner is answerable only for means that it signed.
 
 Only a peer itself decides which inputs it shows, so no other peer can make its output look wrong.
-This module does not check digests and signatures; the caller does that first. No node calls this
-module yet.
+This module does not check digests and signatures; the caller does that first. Nodes call
+`recompute` after each outer step (`p2ptrain/node/averages`). No node calls `judge` yet, because
+sums are not signed.
 """
 
 from __future__ import annotations

@@ -5,7 +5,8 @@ the digest of exactly these bytes, the θ at which the work began, and the proof
 is one. The ledger carries the claim's digest, with the statement that the peer signed about it
 (SPEC.md, C1 to C5). The document itself is shown only after the roster is decided.
 
-No running node makes claims yet. The simulator does.
+Nodes make claims in runs whose manifest says so (`p2ptrain/node/training/claiming.py`), and so does
+the simulator.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ class Claim:
       example if it was re-based on a new θ or continued after a Skip.
     - `tokens`, `blocks`: the weight in the average, and the number of blocks of the peer's lease,
       counted from its first block, that the work used.
-    - `contribution`: the blake3 of the quantised pseudo-gradient, as the kernels write it.
+    - `contribution`: the digest of the quantised pseudo-gradient, as the kernels write it. Nodes
+      store these bytes as a blob, and this is the digest of its list of chunks.
     - `proof`: the digest of the proof at `base`, if there is one.
     """
 

@@ -5,7 +5,7 @@
 `Contribution` was quantised once, before the reduce. Its bytes and their digest are known before
 the participants are, and the reduce adds exactly the values that these bytes represent. So the
 update is a pure function of the contributions, the weights and the order, and anybody who has the
-contributions can recompute it (`p2ptrain.proofs.average`). No node averages contributions yet.
+contributions can recompute it (`p2ptrain.proofs.average`). Nodes do so in runs with claims.
 
 A source yields its values in windows. A `Difference` yields one, without a copy. A `Contribution`
 is decompressed piece by piece, into memory that stays in a processor's cache. The kernels handle

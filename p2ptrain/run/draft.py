@@ -12,6 +12,7 @@ from p2ptrain.ipc.trainer_config import InnerSpec, ModelSpec
 from p2ptrain.run.co_organisers import CoOrganisers
 from p2ptrain.run.manifest import CodecSpec, DataSpec, OuterSpec, Policy, RunManifest
 from p2ptrain.run.outside_facts import About, Public, SamplePrompts
+from p2ptrain.run.trust_rules import TrustRules
 from p2ptrain.sync import SyncSpec
 
 
@@ -90,6 +91,7 @@ def draft_manifest(
             about=About(**run_file.about.model_dump()),
             public=Public(**run_file.public.model_dump()),
             samples=SamplePrompts(**run_file.samples.model_dump()),
+            trust=TrustRules(claims=run_file.has_claims),
         )
     except ValueError as exc:
         raise ConfigError(f"this run cannot be published: {exc}") from exc

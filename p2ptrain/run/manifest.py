@@ -7,6 +7,7 @@
     founders, admission        the first voters, and the peers that may take part
     organisers                 further organisers, and how many of them must sign a document
     about, public, samples     optional: for people outside the run (see `outside_facts`)
+    trust                      optional: how contributions are checked (see `trust_rules`)
 
 The run's id is enough to verify a manifest from any source, because it is the manifest's digest.
 The organiser's signature tells volunteers whose run they are helping.
@@ -40,6 +41,7 @@ from p2ptrain.run.outside_facts import (
     SamplePrompts,
 )
 from p2ptrain.run.reading import from_plain, plain
+from p2ptrain.run.trust_rules import NOTHING_CHECKED, TrustRules
 from p2ptrain.run.versions import MERGE, VERSION, VERSIONS, check_version, without_merge
 from p2ptrain.store.blob import CHUNK_BYTES_MAX, CHUNK_BYTES_MIN
 from p2ptrain.sync import SyncSchedule, SyncSpec
@@ -221,6 +223,7 @@ class RunManifest:
     about: About = NOTHING_SAID
     public: Public = NOTHING_PUBLIC
     samples: SamplePrompts = NO_SAMPLES
+    trust: TrustRules = NOTHING_CHECKED
 
     def __post_init__(self) -> None:
         _require(self.version in VERSIONS, "version", self.version)
@@ -262,6 +265,9 @@ class RunManifest:
             )
         _require(sync.mixing == 0 or not self.delayed, "sync.mixing", sync.mixing)
         _require(self.delayed or not sync.eager, "sync.eager", sync.eager)
+        # Residuals are added during a reduce, so other peers could not recompute its update.
+        both = self.trust.claims and self.codec.feedback
+        _require(not both, "trust.claims", "true, but codec.feedback is true")
 
     @property
     def founders_vote(self) -> bool:
@@ -346,6 +352,7 @@ _OPTIONAL = {
     "about": plain(NOTHING_SAID),
     "public": plain(NOTHING_PUBLIC),
     "samples": plain(NO_SAMPLES),
+    "trust": plain(NOTHING_CHECKED),
 }
 """The sections that a manifest leaves out if they have these values."""
 _SECTIONS: dict[str, type] = {
@@ -360,6 +367,7 @@ _SECTIONS: dict[str, type] = {
     "about": About,
     "public": Public,
     "samples": SamplePrompts,
+    "trust": TrustRules,
 }
 _FIELDS: dict[str, type] = {
     **dict.fromkeys(_SECTIONS, dict),

@@ -7,8 +7,11 @@ messages in `ipc` determine which process may access the memory when; this modul
 
 from __future__ import annotations
 
+import numpy as np
+
 from p2ptrain.state.outer_state import OuterState
-from p2ptrain.state.shared_vector import SharedVector
+from p2ptrain.state.shared_vector import Float32Vector, SharedVector
+from p2ptrain.sync.fragments import Fragment
 
 
 class Arena:
@@ -26,6 +29,16 @@ class Arena:
     def fds(self) -> tuple[int, int]:
         """The descriptors of θ and of the local vector."""
         return (self._theta.fd, self._local.fd)
+
+    def side_by_side(self, fragment: Fragment) -> tuple[Float32Vector, Float32Vector]:
+        """Return the fragment's θ and local weights, each as one vector: a view or a copy."""
+        if len(fragment.ranges) == 1:
+            ((start, stop),) = fragment.ranges
+            return self.theta[start:stop], self.local[start:stop]
+        theta, local = (np.empty(fragment.numel, np.float32) for _ in range(2))
+        fragment.gather(self.theta, theta)
+        fragment.gather(self.local, local)
+        return theta, local
 
     def close(self) -> None:
         self._local.close()

@@ -168,8 +168,16 @@ class Store(BlobReader):
 
     # blobs
 
-    def put_blob(self, kind: str, parts: Iterable[Buffer], meta: Mapping[str, object]) -> Digest:
-        """Store the bytes of `parts`, one after another, and return the blob's digest.
+    def put_blob(
+        self,
+        kind: str,
+        parts: Iterable[Buffer],
+        meta: Mapping[str, object],
+        *,
+        chunk_bytes: int | None = None,
+    ) -> Digest:
+        """Store the bytes of `parts`, one after another, and return the blob's digest. Its chunks
+        have `chunk_bytes` bytes, or by default as many as those of other blobs.
 
         Parts can have any length, and are consumed one at a time while chunks are written. The
         digest does not depend on how the bytes are divided into parts.
@@ -177,7 +185,8 @@ class Store(BlobReader):
         Raises StoreFull. Chunks that were already written are then garbage, but a retry reuses
         them.
         """
-        return self.put_stream(kind, filling(parts), meta)
+        fill, lanes = filling(parts), self._lanes
+        return self._put_stream(kind, fill, meta, lanes, chunk_bytes=chunk_bytes)
 
     def put_stream(
         self,
@@ -206,11 +215,12 @@ class Store(BlobReader):
         meta: Mapping[str, object],
         lanes: Lanes,
         throttle: IdleThrottle | None = None,
+        chunk_bytes: int | None = None,
     ) -> Digest:
-        put = partial(self.put_chunk, durable=False)
+        put, length = partial(self.put_chunk, durable=False), chunk_bytes or self.chunk_bytes
         with self._writing_blob():
-            chunks, size = put_all(fill, self.chunk_bytes, put, lanes, throttle)
-            manifest = BlobManifest(kind, size, self.chunk_bytes, tuple(chunks), dict(meta))
+            chunks, size = put_all(fill, length, put, lanes, throttle)
+            manifest = BlobManifest(kind, size, length, tuple(chunks), dict(meta))
             self._objects.make_durable()
             return self.put_chunk(manifest.to_wire())
 

@@ -27,7 +27,7 @@ is due next.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 Blocks = tuple[int, ...]
 
@@ -48,6 +48,8 @@ class TrainerProgress:
     offered: int = 0
     is_ahead: bool = False
     """Whether the trainer trains, or has trained, more blocks than it reported as ready."""
+    is_exact: bool = field(default=False, compare=False)
+    """Whether all work on `blocks` began at exactly the θ of `step`, and was never moved."""
 
     def due(self, lease: Blocks, pace: LeasePace) -> Blocks:
         """Return the blocks of `lease` that the trainer must finish next. Without overlap, that is
@@ -170,16 +172,18 @@ def _same_step(progress: TrainerProgress, lease: Blocks, pace: LeasePace) -> lis
 def progress_after(progress: TrainerProgress | None, order: Order) -> TrainerProgress:
     """Return the progress after `order` has been given."""
     if isinstance(order, LoadOrder):
-        return TrainerProgress(order.step, ())
+        return TrainerProgress(order.step, (), is_exact=True)
     assert progress is not None, "the first order is always Load"
     match order:
         case MergeOrder(step):
-            return TrainerProgress(step, progress.blocks[progress.offered :])
+            ahead = progress.blocks[progress.offered :]
+            return TrainerProgress(step, ahead, is_exact=not ahead)
         case RebaseOrder(step):
             return TrainerProgress(
                 step, progress.blocks, max(progress.carried, progress.offered), 0, progress.is_ahead
             )
         case TrainOrder(step, blocks):
-            return TrainerProgress(step, progress.blocks + blocks, progress.carried)
+            done = progress.blocks + blocks
+            return TrainerProgress(step, done, progress.carried, is_exact=progress.is_exact)
         case AheadOrder(_, blocks):
             return replace(progress, blocks=progress.blocks + blocks, is_ahead=True)

@@ -33,6 +33,7 @@ from p2ptrain.run import (
 from p2ptrain.run.co_organisers import NO_CO_ORGANISERS, CoOrganisers
 from p2ptrain.run.manifest import CodecSpec, DataSpec, OuterSpec, Policy
 from p2ptrain.run.outside_facts import NO_SAMPLES, NOTHING_PUBLIC, Public, SamplePrompts
+from p2ptrain.run.trust_rules import NOTHING_CHECKED, TrustRules
 from p2ptrain.state import snapshot_meta, write_state
 from p2ptrain.store import Store
 from p2ptrain.sync import SyncSpec
@@ -139,6 +140,7 @@ def manifest_of(
     organisers: CoOrganisers = NO_CO_ORGANISERS,
     public: Public = NOTHING_PUBLIC,
     samples: SamplePrompts = NO_SAMPLES,
+    trust: TrustRules = NOTHING_CHECKED,
 ) -> RunManifest:
     made = content()
     return RunManifest(
@@ -168,6 +170,7 @@ def manifest_of(
         organisers=organisers,
         public=public,
         samples=samples,
+        trust=trust,
     )
 
 

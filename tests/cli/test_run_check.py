@@ -141,3 +141,13 @@ def test_amendments_of_a_different_run_are_ignored(
 )
 def test_duration_is_shown_in_a_suitable_unit(seconds: float, shown: str) -> None:
     assert duration(seconds) == shown
+
+
+def test_check_says_whether_contributions_are_claims(p2ptrain: Command, tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    for text, said in (
+        ("", "trust     contributions are signed claims: "),
+        ("[trust]\nclaims = false\n", "trust     contributions are not claimed: "),
+    ):
+        path.write_text(f"{sample('tiny')}\n{text}")
+        assert said in p2ptrain("run", "check", path).out

@@ -35,6 +35,7 @@ from p2ptrain.node.control.leaving import leave
 from p2ptrain.node.main import run_lives
 from p2ptrain.node.state.context import Context
 from p2ptrain.node.state.timing import Timing
+from p2ptrain.node.state.trainer import TrainerState
 from p2ptrain.observe.journal import Journal
 from p2ptrain.peers.duplicate_watch import QuestionTiming
 from p2ptrain.run import (
@@ -43,6 +44,7 @@ from p2ptrain.run import (
     SignedAllowlist,
     save_allowlist,
 )
+from p2ptrain.run.trust_rules import TrustRules
 from p2ptrain.store import Disk
 from p2ptrain.testing.fake_trainer import FakeTrainers, TrainerRemote
 from p2ptrain.testing.published import publish
@@ -58,6 +60,9 @@ DEADLINE_S = 200.0
 but other tests may run on the same machine."""
 
 LOOK_S = 0.1
+
+CLAIMS = TrustRules(claims=True)
+"""Of a run whose contributions are claims, as in most new runs."""
 
 QUICK_TO_ASK = Timing(questions=QuestionTiming(look_s=1.0, alarm_s=0.5, start_wait_s=2.0))
 """Timing with which a node, at its start, waits only 2 s for another process with its key to
@@ -95,6 +100,8 @@ class SwarmNode:
     life: trio.CancelScope | None = None
     ended: trio.Event = field(default_factory=trio.Event)
     timing: Timing = QUICK_TO_ASK
+    disguise: Callable[[TrainerState], TrainerState] = field(default=lambda state: state)
+    """Replaces the state of the trainer at each start, for a node that lies about its work."""
     inbox: Deaf = field(init=False)
     """The inbox for other nodes' connections in reduces, since the newest start."""
 
@@ -164,7 +171,7 @@ class SwarmNode:
     def _dress(self, context: Context) -> Context:
         self.inbox = Deaf(context.plane.ring_inbox)
         plane = replace(context.plane, ring_inbox=self.inbox)
-        return replace(context, plane=plane)
+        return replace(context, plane=plane, trainer=self.disguise(context.trainer))
 
     async def stop(self) -> None:
         """Stop this node without a goodbye. Return when all of its tasks have ended."""

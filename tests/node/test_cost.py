@@ -37,7 +37,8 @@ def test_costs_of_a_run_match_those_computed_by_hand() -> None:
     costs = costs_of(run, [4], tokens_per_s=1000.0)
     numel = 214_983_680  # All sizes are multiples of 16, so there is no padding.
     assert (costs.update_bytes, costs.snapshot_bytes) == (4 * numel, 8 * numel)
-    assert (costs.node.theta, costs.node.total) == (4 * numel, 5 * 4 * numel)
+    # θ, m, local weights, two updates, and the contribution that the node has claimed.
+    assert (costs.node.theta, costs.node.total) == (4 * numel, 6 * 4 * numel)
     assert costs.step_tokens == 500 * 512 * 1024
     assert costs.inner_s == pytest.approx(262_144.0)
     slow, _, _ = costs.plans
@@ -81,7 +82,8 @@ def test_costs_of_a_streaming_run_count_one_fragment_and_the_overlap() -> None:
 
 def test_error_feedback_costs_the_node_memory_for_two_more_vectors() -> None:
     plain, kept = (costs_of(run_with(codec__feedback=each), [2]).node for each in (False, True))
-    assert kept.total - plain.total == kept.residual == 8 * 214_983_680
+    assert kept.residual == 8 * 214_983_680
+    assert kept.total - plain.total == kept.residual - plain.contribution  # Without claims.
 
 
 def late(**sync: Any) -> RunFile:

@@ -19,6 +19,7 @@ from p2ptrain.node.state.forwarding import AT_ONCE, RARE_AT_ONCE, Passage
 from p2ptrain.peers import protocol_names
 from p2ptrain.peers.forwarded_messages import PAYLOAD_BYTES_MAX, ForwardedMessage, decode
 from p2ptrain.peers.protocol_names import (
+    CLAIM_PROTOCOL,
     ENDPOINT_PROTOCOL,
     FORWARD_PROTOCOL,
     INNER_PROTOCOL,
@@ -234,9 +235,9 @@ async def exchange(sender: Rig, receiver: Rig, protocol: str, payload: bytes = b
     )
 
 
-async def test_members_pass_on_five_protocols_and_no_others(tmp_path: Path) -> None:
-    """A further protocol needs a reason; decision 070 has those for these five. The receiver would
-    answer a question about its reach, but the forwarder does not pass the question on."""
+async def test_members_pass_on_six_protocols_and_no_others(tmp_path: Path) -> None:
+    """A further protocol needs a reason; decisions 070 and 071 have those for these six. The
+    receiver would answer a question about its reach, but the forwarder does not pass it on."""
     names = {name: value for name, value in vars(protocol_names).items() if "PROTOCOL" in name}
     everyday = set(names.values()) - FORWARDED.keys()
     assert set(FORWARDED) == {
@@ -245,6 +246,7 @@ async def test_members_pass_on_five_protocols_and_no_others(tmp_path: Path) -> N
         PUNCH_PROTOCOL,
         RELAY_PROTOCOL,
         INNER_PROTOCOL,
+        CLAIM_PROTOCOL,
     }
     async with three(tmp_path) as (sender, forwarder, receiver, handled):
         for protocol in FORWARDED:

@@ -13,6 +13,7 @@ from p2ptrain.encoding import pack, unpack
 from p2ptrain.errors import LocalProtocolError, RemoteProtocolError
 from p2ptrain.identity import Identity
 from p2ptrain.ids import Digest, PeerId, RunId
+from p2ptrain.ledger.messages.claim_statement import ClaimStatement
 from p2ptrain.peers.heartbeat import (
     HEARTBEAT_BYTES_MAX,
     Heartbeat,
@@ -52,11 +53,18 @@ FULL = Heartbeat(
     validation=ValidationReport(5, 0, 3, 1536, 7680.5),
     snapshot=SnapshotReport(4, Digest("e" * 64)),
 )
+CLAIMED = ReadyReport(5, 8192, 8, ClaimStatement(5, 7, 8192, 8, Digest("f" * 64), bytes(64)))
 ABORTED = replace(FULL, ready=None, reduce=ReduceReport(5, 1, None, (PEER,)))
 
 
 @pytest.mark.parametrize(
-    "heartbeat", [FULL, ABORTED, replace(FULL, reduce=None, validation=None, snapshot=None)]
+    "heartbeat",
+    [
+        FULL,
+        ABORTED,
+        replace(FULL, reduce=None, validation=None, snapshot=None),
+        replace(FULL, ready=CLAIMED),
+    ],
 )
 def test_heartbeat_survives_encoding(heartbeat: Heartbeat) -> None:
     assert decode(encode(heartbeat)) == heartbeat
@@ -132,6 +140,12 @@ def spoiled(**changes: object) -> bytes:
         {"ready": [1, 2]},
         {"ready": [1, 2, -3]},
         {"ready": [1, 2, None]},
+        {"ready": [1, 2, 3, 4, "e" * 64]},
+        {"ready": [1, 2, 3, 0, "e" * 64, bytes(64)]},
+        {"ready": [1, 2, 0, 4, "e" * 64, bytes(64)]},
+        {"ready": [1, 2, 3, 4, "e" * 63, bytes(64)]},
+        {"ready": [1, 2, 3, 4, None, None]},
+        {"ready": [1, 2, 3, 4, "e" * 64, bytes(63)]},
         {"reduce": [1, 0, "short", []]},
         {"reduce": [1, 0, None, ["nobody"]]},
         {"reduce": [1, 0, None, [PEER] * 65]},

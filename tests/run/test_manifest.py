@@ -21,6 +21,7 @@ from p2ptrain.run import Run, RunManifest, Signed
 from p2ptrain.run import manifest as manifests
 from p2ptrain.run.draft import DraftedRun, draft_manifest
 from p2ptrain.run.manifest import BLOCK_MAX, BLOCK_MIN, CodecName, CodecSpec
+from p2ptrain.run.trust_rules import TrustRules
 from p2ptrain.state import layout
 from tests.run.conftest import MADE
 
@@ -240,7 +241,8 @@ def test_founder_listed_twice_is_a_configuration_error(
 
 def test_run_with_a_different_codec_survives_encoding(organiser: Identity, run: Run) -> None:
     for spec in (CodecSpec("int4", 64, feedback=True), CodecSpec("fp16", 4096)):
-        made = Run.publish(organiser, dataclasses.replace(run.manifest, codec=spec))
+        plain = dataclasses.replace(run.manifest, codec=spec, trust=TrustRules())
+        made = Run.publish(organiser, plain)
         assert Run.from_bytes(made.to_bytes()).manifest.codec == spec
 
 

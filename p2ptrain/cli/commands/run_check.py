@@ -13,6 +13,7 @@ from p2ptrain.errors import ConfigError, counted
 from p2ptrain.observe.states import size
 from p2ptrain.prepare.run_advice import Lint, is_unknown
 from p2ptrain.prepare.run_cost import RATES_MBIT, RunCosts, RunScenario
+from p2ptrain.prepare.run_summary import claims_in_words
 from p2ptrain.trainer.host.cost import TrainerMemory
 
 
@@ -42,6 +43,7 @@ def lines(amended: AmendedFile, costs: RunCosts, lints: Sequence[Lint]) -> Itera
         f"publish   needs {size(costs.node.theta)} of memory and as much disk, besides the "
         "data, on the machine that publishes"
     )
+    yield f"trust     {claims_in_words(run.has_claims)}"
     operations = f"{costs.step_operations:.2e} operations per peer in each outer step"
     yield f"time      {operations}{_time(costs)}"
     yield from _table(costs)
@@ -104,7 +106,11 @@ def _memory(costs: RunCosts) -> Iterator[str]:
         f"          activations per sequence: {_activations(trainer)} in bf16, "
         f"{_activations(costs.trainer_fp32)} in fp32; at least {size(trainer.least)}"
     )
-    beside = {"residual": node.residual, "copies": node.fragment}
+    beside = {
+        "contribution": node.contribution,
+        "residual": node.residual,
+        "copies": node.fragment,
+    }
     more = "".join(f", {name} {size(count)}" for name, count in beside.items() if count)
     yield (
         f"node      θ {size(node.theta)}, m {size(node.momentum)}, trained weights "

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from p2ptrain.cli.average_check import verify_average
 from p2ptrain.cli.homes import HomeOption, check_asked_for, open_home, run_of
 from p2ptrain.cli.output import JsonOption, examples, progress, result, result_json
 from p2ptrain.cli.rendering import show_error
@@ -27,6 +28,7 @@ EXAMPLES = examples(
     "p2ptrain verify",
     "p2ptrain verify tiny --home /srv/seed --from genesis",
     "p2ptrain verify --from newest --json",
+    "p2ptrain verify --average 12 --chunks 4",
 )
 TOLD_S = 1.0
 """Seconds between two lines of progress."""
@@ -49,6 +51,19 @@ def verify(
             help="Snapshot to start from: genesis, oldest or newest held here, or an outer step.",
         ),
     ] = "oldest",
+    average: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            metavar="STEP",
+            help="Instead, check the average of this outer step against the contributions.",
+            show_default=False,
+        ),
+    ] = None,
+    chunks: Annotated[
+        int,
+        typer.Option(min=1, max=10_000, metavar="K", help="With --average: chunks to check."),
+    ] = 1,
     home: HomeOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -58,11 +73,17 @@ def verify(
     every certified snapshot. Names the first difference: its height, its outer step, and its
     signers. Does not use the network or trust other peers. Needs memory for θ and m. Works whether
     or not a node runs in the home.
+
+    With --average, the node that runs in the home fetches K chunks of each contribution, computes
+    the same chunks of the update again, and compares them. Contributions are kept for two outer
+    steps.
     """
     where = open_home(home, to_write=False)
     held = run_of(where)
     if run is not None:
         check_asked_for(run, held)
+    if average is not None:
+        return verify_average(where.root, average, chunks, as_json=as_json)
     findings = _audited(where, held, start)
     error = _error_of(where, findings)
     if as_json:

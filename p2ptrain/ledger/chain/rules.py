@@ -30,7 +30,7 @@ class Rules:
       delegates. Half an hour is longer than a machine takes to restart or to be updated. A founder
       that is back gets its vote again at once.
     - `claims`: each participant of a reduce is bound to a signed claim about its contribution (see
-      SPEC.md, C1 to C5). No node sets this yet.
+      SPEC.md, C1 to C5).
     """
 
     run: RunId

@@ -1,9 +1,10 @@
 """The protocols whose requests members pass on, and the limits of each.
 
-There are five. Votes need the ledger's protocol, and a connection for bulk data needs the other
+There are six. Votes need the ledger's protocol, and a connection for bulk data needs the other
 three that a visitor may use too. A joiner asks a donor for its inner optimizer, because in a run of
-people at home, the only member that it is connected to may be a seed, which has none. Every other
-question can be put to a connected member, so it is never passed on.
+people at home, the only member that it is connected to may be a seed, which has none. A claim is
+shown by its own peer only. Every other question can be put to a connected member, so it is never
+passed on.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from dataclasses import dataclass
 from p2ptrain.dataplane.punch_messages import MESSAGE_BYTES_MAX as PUNCH_BYTES_MAX
 from p2ptrain.peers.forwarded_messages import PAYLOAD_BYTES_MAX
 from p2ptrain.peers.protocol_names import (
+    CLAIM_ASK_BYTES_MAX,
+    CLAIM_PROTOCOL,
     ENDPOINT_BYTES_MAX,
     ENDPOINT_PROTOCOL,
     INNER_ASK_BYTES_MAX,
@@ -47,4 +50,5 @@ FORWARDED = {
     PUNCH_PROTOCOL: PassingOn(PUNCH_BYTES_MAX, for_visitors=True, with_address=True),
     RELAY_PROTOCOL: PassingOn(MEET_BYTES_MAX, for_visitors=True, is_rare=True, with_address=True),
     INNER_PROTOCOL: PassingOn(INNER_ASK_BYTES_MAX, is_rare=True),
+    CLAIM_PROTOCOL: PassingOn(CLAIM_ASK_BYTES_MAX),
 }

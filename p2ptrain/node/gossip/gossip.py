@@ -299,7 +299,8 @@ def report(context: Context, peer: PeerId, heartbeat: Heartbeat, before: Heartbe
     if snapshot is not None:
         context.ledger.offer(SnapshotTaken(peer, snapshot.step, snapshot.digest))
     if ready is not None:
-        context.ledger.offer(Ready(peer, ready.step, ready.tokens, ready.blocks))
+        numbers = (ready.step, ready.tokens, ready.blocks)
+        context.ledger.offer(Ready(peer, *numbers, ready.claim))
     elif not heartbeat.trains or _lost_its_work(heartbeat, before):
         context.ledger.offer(Ready(peer, heartbeat.step, 0, 0))
     if reduce is None:

@@ -4,8 +4,9 @@ A node keeps the newest certified snapshots and every update since the oldest of
 needs a snapshot and the updates after it, and a peer that was away needs the updates that it
 missed. Perhaps this node lacks the certified snapshots, and the peers that wrote them are gone. So
 it also keeps the newest snapshot that it has, with the updates since, until a newer one arrives.
-It keeps data blocks up to a size limit, those needed soonest first. A seed (a node that preserves
-the run) keeps all data and, if its disk has room, the genesis snapshot and every update
+It keeps data blocks up to a size limit, those needed soonest first, and its own contributions for
+two outer steps, so that other members can check the averages. A seed (a node that preserves the
+run) keeps all data and, if its disk has room, the genesis snapshot and every update
 (`full_history`).
 
 `kept` makes the choice. The store guarantees that a crash, or a simultaneous write, never causes
@@ -39,22 +40,30 @@ cheap: it reads only each kept blob's list of chunks. A user who has just unpinn
 may be waiting for free space."""
 
 
+CLAIM_STEPS = 8
+"""In a run with claims, collect garbage at least once in this many outer steps. Until then, expired
+contributions and single chunks of other peers' contributions take up space."""
+
+
 async def keep_store_small(context: Context, *, again_s: float = AGAIN_S) -> None:
-    """Collect garbage after each newly certified snapshot, unless this node keeps everything.
+    """Collect garbage after each newly certified snapshot, and in a run with claims also between
+    snapshots that are far apart, unless this node keeps everything.
 
     Raises StoreError: the store cannot take a repaired chunk."""
     if context.config.keep_snapshots is None:
         return
     collected_at: SnapshotRef | None = None
+    collected_step = context.ledger.snapshot.step
     while True:
-        newest = context.ledger.snapshot.snapshot
-        if newest is None or newest == collected_at or not context.at_head():
+        newest, step = context.ledger.snapshot.snapshot, context.ledger.snapshot.step
+        many = context.ledger.rules.claims and step >= collected_step + CLAIM_STEPS
+        if not (many or newest not in (None, collected_at)) or not context.at_head():
             await context.changes.wait()
         elif damaged := await collect(context):
             await _fetch_damaged_roots(context, damaged)
             await trio.sleep(again_s)
         else:
-            collected_at = newest
+            collected_at, collected_step = newest, step
 
 
 async def collect(context: Context) -> RootsDamaged | None:
@@ -69,7 +78,10 @@ async def collect(context: Context) -> RootsDamaged | None:
     needed = roots(
         context.manifest, context.ledger.core, context.blobs.data, context.config, held, history
     )
-    keep = (*needed.blobs, *context.blobs.in_flight, *context.sharing.kept(context.now()))
+    claims = context.trainer.claims
+    own = () if claims is None else claims.contributions(context.ledger.snapshot.step)
+    lent = context.sharing.kept(context.now())
+    keep = (*needed.blobs, *own, *context.blobs.in_flight, *lent)
     work = partial(context.store.collect_garbage, keep, keep_chunks=needed.chunks)
     try:
         collected = await trio.to_thread.run_sync(work)

@@ -22,11 +22,11 @@ from p2ptrain.archive.contribution_weights import weights
 from p2ptrain.archive.outer_step import OuterStep
 from p2ptrain.errors import ReduceAborted, StoreError
 from p2ptrain.identity import is_peer_id
-from p2ptrain.ids import Digest, PeerId, RunId
-from p2ptrain.ledger.chain.state import LedgerState
-from p2ptrain.ledger.chain.values import Commit, Participant, Roster
-from p2ptrain.ledger.messages.peer_reports import Ready, ReduceDone, ReduceFailed, UpdateHeld
+from p2ptrain.ids import Digest, RunId
+from p2ptrain.ledger.chain.values import Commit, Roster
+from p2ptrain.ledger.messages.peer_reports import ReduceDone, ReduceFailed, UpdateHeld
 from p2ptrain.ledger.policy.reduce_results import confessed
+from p2ptrain.node.reduce.due_reduce import reduce_due, reduce_impossible, source_of
 from p2ptrain.node.reduce.kept_links import KeptLinks, kept_links
 from p2ptrain.node.reduce.overdue_commit import wait_for_commit
 from p2ptrain.node.reduce.reduce_links import ReduceLinks, connect, without_relayed
@@ -43,57 +43,14 @@ from p2ptrain.ring import (
     streams_for,
 )
 from p2ptrain.ring.wait_for import reduce_deadline_s
-from p2ptrain.state import Arena, Float32Vector, Residual
+from p2ptrain.state import Residual
 from p2ptrain.state.pseudo_gradient import compare
-from p2ptrain.sync.fragments import Fragment
-from p2ptrain.sync.trainer_orders import LocalWork
 
 LINGER_S = 3.0
 """Seconds for which a failed attempt's connections stay open. The reason for the failure reaches
 the other peers by gossip in this time, so they do not blame us for a lost connection."""
 
 Result = TypeVar("Result")
-
-
-def reduce_due(
-    state: LedgerState, outer_step: int | None, me: PeerId, work: LocalWork | None
-) -> Roster | None:
-    """Return the open roster if we take part in its reduce and have the work that it names.
-
-    A node that was restarted after it sent Ready has nothing to average: its local weights are
-    empty until its trainer has done the work again. It must not contribute different work instead.
-    So the other members wait until the work is ready again, or abandon the attempt.
-    """
-    roster = state.roster
-    if roster is None or outer_step != roster.step or work is None or work.step != roster.step:
-        return None
-    ours = Participant(me, work.tokens, len(work.blocks))
-    lease = state.leases.get(me, ())
-    if ours not in roster.participants or lease[: len(work.blocks)] != work.blocks:
-        return None
-    return roster
-
-
-def reduce_impossible(
-    state: LedgerState,
-    outer_step: int | None,
-    me: PeerId,
-    said: Ready | None,
-    work: LocalWork | None,
-) -> Roster | None:
-    """Return the open roster if it includes work of ours that this process does not have.
-
-    Either the work that we reported as ready (`said`) is lost, or the node was restarted and now
-    has different `work`. In a run that trains while it averages, a restarted node has trained fewer
-    blocks than before: it has lost those that it trained during the previous reduce.
-    """
-    roster = state.roster
-    if roster is None or outer_step != roster.step or reduce_due(state, outer_step, me, work):
-        return None
-    ours = [(each.tokens, each.blocks) for each in roster.participants if each.peer == me]
-    lost = said is not None and said.step == roster.step and (said.tokens, said.blocks) in ours
-    other = work is not None and work.step == roster.step
-    return roster if ours and (lost or other) else None
 
 
 async def run_reduces(context: Context) -> None:
@@ -107,9 +64,12 @@ async def _run_reduces(context: Context, kept: KeptLinks) -> None:
     while True:
         settle(context)
         ledger, work, held = context.ledger.core, context.trainer.work, context.outer.step
-        roster = reduce_due(ledger.state, held, context.me, work)
+        about = (ledger.state, held, context.me)
+        claimed = context.trainer.claimed
+        claim = None if claimed is None else claimed.made.claim.digest
+        roster = reduce_due(*about, work, claim)
         said = ledger.reports.ready.get(context.me)
-        wanted = roster or reduce_impossible(ledger.state, held, context.me, said, work)
+        wanted = roster or reduce_impossible(*about, said, work, claim)
         outer_step = None
         if wanted is not None and (wanted.step, wanted.attempt) != tried:
             outer_step = context.known_outer_step(wanted.step)
@@ -142,10 +102,9 @@ async def _decline(context: Context, roster: Roster) -> None:
         context,
         ReduceAborted(*where, (context.me,), "this node has lost its work for this exchange"),
     )
-    work = context.trainer.work
-    if work is not None:
+    if (ready := context.trainer.report_of(context.me)) is not None:
         # By reporting its work as lost, this node has withdrawn its Ready. So it sends Ready again.
-        await context.ledger.submit(Ready(context.me, work.step, work.tokens, len(work.blocks)))
+        await context.ledger.submit(ready)
 
 
 async def _attempt(
@@ -237,12 +196,13 @@ async def _reduce(
         if residual is not None:
             begun = partial(residual.begun, roster.step, roster.attempt, len(roster.peers))
             await trio.to_thread.run_sync(begun)
-        fragment = outer_step.fragment
-        theta, local = await trio.to_thread.run_sync(_side_by_side, fragment, context.trainer.arena)
+        fragment, claimed = outer_step.fragment, context.trainer.claimed
+        gather = partial(context.trainer.arena.side_by_side, fragment)
+        theta, local = await trio.to_thread.run_sync(gather)
         reduce = Reduce(
             request,
             links,
-            Difference(theta, local),
+            source_of(context, roster, outer_step, Difference(theta, local)),
             payload,
             context.plane.uplink,
             residual=None if residual is None else residual.owed,
@@ -254,17 +214,18 @@ async def _reduce(
         for each in report.traffic:
             context.peers.relaying.note_success(each.peer)
         # Compare while the lock is held: once it is released, θ may change.
-        result = np.frombuffer(payload, np.uint8)
-        compared = await trio.to_thread.run_sync(compare, theta, local, result, request.codec)
+        compared = None
+        if claimed is None or not claimed.is_restored:  # Otherwise the arena is empty.
+            result = np.frombuffer(payload, np.uint8)
+            compared = await trio.to_thread.run_sync(compare, theta, local, result, request.codec)
     for each in report.traffic:
         context.peers.paths.moved(each.peer, each.sent_bytes, each.sending_s)
     try:
         update = await trio.to_thread.run_sync(outer_step.update.write, context.store, payload)
     except StoreError as exc:
         raise ReduceAborted(roster.step, roster.attempt, (), f"not stored: {exc.what}") from exc
-    context.journal.write(
-        "exchange-done", **where, update=update, **report.facts(), **asdict(compared)
-    )
+    facts = report.facts() | ({} if compared is None else asdict(compared))
+    context.journal.write("exchange-done", **where, update=update, **facts)
     context.reduce.last_ring = report
     context.reduce.received_bytes += report.received_bytes
     context.reduce.comparison = compared
@@ -298,17 +259,6 @@ async def _run(
         raise
     finally:
         context.reduce.ring = None
-
-
-def _side_by_side(fragment: Fragment, arena: Arena) -> tuple[Float32Vector, Float32Vector]:
-    """Return the fragment's θ and local weights, each as one vector: a view or a copy."""
-    if len(fragment.ranges) == 1:
-        ((start, stop),) = fragment.ranges
-        return arena.theta[start:stop], arena.local[start:stop]
-    theta, local = (np.empty(fragment.numel, np.float32) for _ in range(2))
-    fragment.gather(arena.theta, theta)
-    fragment.gather(arena.local, local)
-    return theta, local
 
 
 def settle(context: Context) -> None:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from p2ptrain.archive.own_claims import OwnClaim, OwnClaims
+from p2ptrain.ids import PeerId
 from p2ptrain.ipc.frames import Progress
 from p2ptrain.ipc.trainer_config import Halving
+from p2ptrain.ledger.messages.peer_reports import Ready
 from p2ptrain.observe.states import Training
 from p2ptrain.peers.heartbeat import ReadyReport
 from p2ptrain.peers.outside.sample_book import SampleBook
 from p2ptrain.peers.validation_tally import ValidationTally
+from p2ptrain.ring import Contribution
 from p2ptrain.state import Arena
 from p2ptrain.sync.trainer_orders import LocalWork
 
@@ -24,6 +28,16 @@ class FoundMicroBatch:
     halving: Halving
 
 
+@dataclass(frozen=True, slots=True)
+class ClaimedWork:
+    """A claim of this node and the bytes of its contribution. `is_restored`: they come from the
+    disk of this restarted node, and the arena does not have the work."""
+
+    made: OwnClaim
+    contribution: Contribution
+    is_restored: bool = False
+
+
 @dataclass(slots=True)
 class TrainerState:
     validation: ValidationTally
@@ -32,6 +46,10 @@ class TrainerState:
     """The memory shared with the trainer; None on a seed, which has no trainer."""
     work: LocalWork | None = None
     """The finished work that this node offers for the next reduce."""
+    claims: OwnClaims | None = None
+    """This node's claims on disk; None on a seed, and in a run without claims."""
+    claimed: ClaimedWork | None = None
+    """The claim about `work`. In a run with claims, there is one whenever there is work."""
     inner_step: int = 0
     inner_steps: int = 0
     tokens_per_s: float = 0.0
@@ -53,8 +71,16 @@ class TrainerState:
     @property
     def ready(self) -> ReadyReport | None:
         """The report of `work` in our heartbeats; None while there is no finished work."""
-        work = self.work
-        return None if work is None else ReadyReport(work.step, work.tokens, len(work.blocks))
+        work, claimed = self.work, self.claimed
+        if work is None:
+            return None
+        said = None if claimed is None else claimed.made.said
+        return ReadyReport(work.step, work.tokens, len(work.blocks), said)
+
+    def report_of(self, me: PeerId) -> Ready | None:
+        """Return the same report, as an event for our own ledger."""
+        told = self.ready
+        return None if told is None else Ready(me, told.step, told.tokens, told.blocks, told.claim)
 
     @property
     def shown(self) -> Training:
@@ -81,4 +107,4 @@ class TrainerState:
     def discard_work(self) -> None:
         """Stop offering the finished work. `reduce/` calls this if the work cannot be averaged, and
         `outer_state/` if the work was trained on a wrong θ."""
-        self.work = None
+        self.work = self.claimed = None

@@ -9,11 +9,12 @@ import trio
 from p2ptrain.archive.outer_step import OuterStep
 from p2ptrain.errors import TrainerDiverged
 from p2ptrain.ipc.frames import FragmentReady
-from p2ptrain.ledger.messages.peer_reports import Ready
 from p2ptrain.node.state.context import Context
+from p2ptrain.node.state.trainer import ClaimedWork
+from p2ptrain.node.training import claiming
 from p2ptrain.observe.states import FOR_OTHERS, StandingBy
 from p2ptrain.ring import contribution_peak
-from p2ptrain.sync.trainer_orders import Blocks, LocalWork
+from p2ptrain.sync.trainer_orders import Blocks, LocalWork, TrainerProgress
 
 
 async def hold_to_the_bound(context: Context, outer_step: OuterStep) -> None:
@@ -36,11 +37,26 @@ async def hold_to_the_bound(context: Context, outer_step: OuterStep) -> None:
         )
 
 
-async def offer_work(context: Context, ready: FragmentReady, lease: Blocks) -> None:
-    """Offer the work on all blocks of `lease`, which the trainer has finished. From now on, a
-    reduce may read this work from the arena."""
+async def prepared(
+    context: Context, progress: TrainerProgress, ready: FragmentReady, lease: Blocks
+) -> ClaimedWork | None:
+    """Check the finished work on `lease`. In a run with claims, quantise it and return our claim.
+    `theta_in_use` must be set in the meantime. Raises TrainerDiverged: see `hold_to_the_bound`."""
+    outer_step = context.outer_step(progress.step)
+    await hold_to_the_bound(context, outer_step)
+    if context.trainer.claims is None:
+        return None
     work = LocalWork(ready.step, lease, ready.tokens)
-    context.trainer.work = work
+    return await claiming.claim_work(context, outer_step, work, is_exact=progress.is_exact)
+
+
+async def offer_work(
+    context: Context, ready: FragmentReady, lease: Blocks, claimed: ClaimedWork | None = None
+) -> None:
+    """Offer the work on all blocks of `lease`, which the trainer has finished. From now on, a
+    reduce may read this work from the arena, or its contribution from `claimed`."""
+    context.trainer.work = LocalWork(ready.step, lease, ready.tokens)
+    context.trainer.claimed = claimed
     context.journal.write(
         "ready",
         peer=context.me,
@@ -49,9 +65,10 @@ async def offer_work(context: Context, ready: FragmentReady, lease: Blocks) -> N
         tokens=ready.tokens,
         trained=lease,
         loss=ready.loss,
+        **({} if claimed is None else {"claim": claimed.made.claim.digest}),
     )
     context.state.set_state(StandingBy(FOR_OTHERS))
-    await _send_ready(context, work)
+    await _send_ready(context)
 
 
 async def offer_work_again(context: Context) -> None:
@@ -60,9 +77,8 @@ async def offer_work_again(context: Context) -> None:
     If the old trainer ended during `offer_work`, our ledger may not have received the offer. No
     trainer does this work again, so no later offer would follow. A needless repetition is harmless.
     """
-    work = context.trainer.work
-    if work is not None and stands(context):
-        await _send_ready(context, work)
+    if stands(context):
+        await _send_ready(context)
 
 
 def stands(context: Context) -> bool:
@@ -75,6 +91,19 @@ def stands(context: Context) -> bool:
     return work.stands_for(state.step, lease, outer_step.pace)
 
 
-async def _send_ready(context: Context, work: LocalWork) -> None:
-    await context.ledger.submit(Ready(context.me, work.step, work.tokens, len(work.blocks)))
-    context.own_heartbeat.send_now()
+async def _send_ready(context: Context) -> None:
+    """Report the offered work. If the ledger is on a new branch, first claim the work anew: a claim
+    names its line, so the earlier claim does not count there."""
+    await claiming.follow_line(context)
+    if (ready := context.trainer.report_of(context.me)) is not None:
+        await context.ledger.submit(ready)
+        context.own_heartbeat.send_now()
+
+
+async def follow_branches(context: Context) -> None:
+    """Whenever the ledger has moved to a new branch, claim the offered work anew on it."""
+    while True:
+        seen, claimed = context.changes.count, context.trainer.claimed
+        if claimed is not None and claimed.made.claim.line != context.ledger.snapshot.line:
+            await offer_work_again(context)
+        await context.changes.wait(since=seen)

@@ -193,7 +193,7 @@ class TrainerSession:
         if not lease:
             self._progress = None  # If we get the same lease again in this step, start over.
         if not lease and self._may_read_theta():
-            context.trainer.work = None
+            context.trainer.discard_work()
             context.state.set_state(StandingBy("for a place in the next roster"))
         if self._progress is None and ready_work.stands(context):
             return []  # The previous trainer's work is offered, so the arena must not change.
@@ -246,7 +246,7 @@ class TrainerSession:
                     context.state.set_state(context.trainer.shown)
         self._progress = progress_after(self._progress, order)
         if not isinstance(order, AheadOrder):
-            self._context.trainer.work = None
+            self._context.trainer.discard_work()
         self._note_use_of_theta()
         await self._send(frame)
 
@@ -349,13 +349,13 @@ class TrainerSession:
         if ready.block_paths != self._paths:
             raise TrainerError("the trainer did not train on its assigned blocks")
         assert self._progress is not None
-        await ready_work.hold_to_the_bound(context, context.outer_step(self._progress.step))
+        claimed = await ready_work.prepared(context, self._progress, ready, lease)
         if self._whole_lease_of(ready) != lease:
             return
         self._progress = replace(self._progress, offered=ready.blocks)
         self._running.useful = True
         context.alerts.clear(RESTARTED)
-        await ready_work.offer_work(context, ready, lease)
+        await ready_work.offer_work(context, ready, lease, claimed)
 
     def _whole_lease_of(self, ready: frames.FragmentReady) -> tuple[int, ...]:
         """Return the due part of our currently agreed lease if `ready` covers exactly that part,

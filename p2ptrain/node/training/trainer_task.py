@@ -14,7 +14,7 @@ import trio
 from p2ptrain.errors import TrainerError, TrainerUnfit
 from p2ptrain.node.optimizer_sharing.recipient import take_inner_state
 from p2ptrain.node.state.context import Context
-from p2ptrain.node.training import paused
+from p2ptrain.node.training import paused, ready_work
 from p2ptrain.node.training.trainer_link import RESTARTED, TrainerSession
 from p2ptrain.node.training.trainer_processes import RunningTrainer, Trainers
 from p2ptrain.observe.cautions import Caution
@@ -25,6 +25,7 @@ STOP_S = 5.0
 async def train(context: Context, trainers: Trainers, *, stop_s: float = STOP_S) -> None:
     """Run trainers one after another, until cancelled.
     Raises TrainerError: there were too many restarts, or a restart would not help."""
+    await ready_work.offer_work_again(context)  # If a restarted node has kept its claim.
     await paused.while_paused(context)
     await take_inner_state(context)
     last: TrainerError | None = None

@@ -13,6 +13,7 @@ from p2ptrain.encoding import pack, unpack
 from p2ptrain.errors import P2PTrainError, PeerUnreachable
 from p2ptrain.identity import load_or_create
 from p2ptrain.ids import Digest, PeerId, RunId
+from p2ptrain.ledger.messages.claim_statement import ClaimStatement
 from p2ptrain.ledger.messages.events import PeerHeight
 from p2ptrain.ledger.messages.peer_reports import (
     AllowedPeers,
@@ -78,6 +79,8 @@ async def test_each_statement_in_a_heartbeat_becomes_an_event(tmp_path: Path) ->
             PeerHeight(ann, 0, r.run.id),
             Ready(ann, 3, 32, 2),
         ]
+        said = ClaimStatement(3, 1, 32, 2, UPDATE, bytes(64))
+        assert events_of(r, ready=ReadyReport(3, 32, 2, said))[1:] == [Ready.of(ann, said)]
         assert events_of(r, trains=False, step=4, height=9) == [
             PeerHeight(ann, 9, r.run.id),
             Ready(ann, 4, 0, 0),

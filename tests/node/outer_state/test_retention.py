@@ -12,6 +12,7 @@ import pytest
 import trio
 
 from p2ptrain.archive.full_history import held_history
+from p2ptrain.archive.own_claims import KEPT_STEPS
 from p2ptrain.config.node import NodeConfig
 from p2ptrain.errors import ChunkCorrupt
 from p2ptrain.ids import Digest
@@ -20,12 +21,14 @@ from p2ptrain.ledger.chain.state import LedgerState, digest_state
 from p2ptrain.ledger.chain.values import Commit, Participant, SnapshotRef
 from p2ptrain.node.outer_state import retention
 from p2ptrain.node.outer_state.kept import cached_blocks_max, kept_blobs, kept_data, roots
-from p2ptrain.node.outer_state.retention import keep_store_small
+from p2ptrain.node.outer_state.retention import collect, keep_store_small
 from p2ptrain.node.state.context import Context
 from p2ptrain.run import DataIndex
+from p2ptrain.run.trust_rules import TrustRules
 from p2ptrain.store import Head, digest_of
 from p2ptrain.testing.published import policy
 from tests.node.rig import ANN, Neighbour, Rig, entry_of, opening, rig, settled
+from tests.node.training.test_claiming import claimed
 from tests.node.training.test_data import know_data
 
 
@@ -227,6 +230,18 @@ async def test_seed_drops_old_updates_before_its_disk_is_full(
         assert histories[1].blobs == ()
         assert histories[1].caution is not None
         assert histories[1].caution.code == "HISTORY-CUT"
+
+
+async def test_contributions_are_kept_for_two_outer_steps(tmp_path: Path) -> None:
+    async with rig(tmp_path, trust=TrustRules(claims=True)) as r:
+        know_data(r)
+        contribution = (await claimed(r)).made.claim.contribution
+        kept = []
+        for step in range(KEPT_STEPS + 2):
+            r.set_chain(step=step)
+            assert await collect(r.context) is None
+            kept.append(r.context.store.holds_blob(contribution))
+        assert kept == [True] * (KEPT_STEPS + 1) + [False]
 
 
 async def certifying(r: Rig, step: int, named: SnapshotRef) -> None:

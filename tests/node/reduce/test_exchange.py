@@ -29,9 +29,9 @@ from p2ptrain.node.connecting.ways import AGAIN_S
 from p2ptrain.node.control.status import status
 from p2ptrain.node.gossip import gossip
 from p2ptrain.node.outer_state import update_blobs
+from p2ptrain.node.reduce.due_reduce import reduce_due
 from p2ptrain.node.reduce.reduce_task import (
     give_up,
-    reduce_due,
     request_of,
     run_reduces,
     while_it_matters,

@@ -18,7 +18,7 @@ from p2ptrain.ring import SCHEDULES, Arrangement
 from p2ptrain.run.manifest import CodecSpec
 from p2ptrain.state import Float32Vector
 from p2ptrain.testing.published import policy
-from tests.node.swarm import Swarm, SwarmNode, deaf, swarm
+from tests.node.swarm import CLAIMS, Swarm, SwarmNode, deaf, swarm
 
 ENDLESS = 10_000
 
@@ -42,7 +42,7 @@ async def test_three_trainers_and_a_seed_finish_a_run_with_equal_states(
         )
 
     monkeypatch.setattr(ring_order, "arrangement", in_turn)
-    async with swarm(tmp_path, steps=4) as s:
+    async with swarm(tmp_path, steps=4, trust=CLAIMS) as s:
         await s.until(lambda: s.at_step(4))
         agreed = {each.entry.value for each in s.seed.context.ledger.core.chain}
         rosters = {each for each in agreed if isinstance(each, Roster) and each.participants}
@@ -63,6 +63,8 @@ async def test_three_trainers_and_a_seed_finish_a_run_with_equal_states(
         assert len({each["loss"] for each in told}) == 1
         measured = [node.peer for node in s.up if node.events("share-evaluated", step=4)]
         assert sorted(measured) == sorted(shares(s.seed.context, 4))
+        checks = [each for node in s.up for each in node.events("average-checked")]
+        assert {each["wrong"] for each in checks} == {""}
 
 
 async def test_states_stay_equal_although_each_node_keeps_its_own_residuals(
@@ -208,7 +210,8 @@ async def test_work_of_a_skipped_step_is_contributed_in_the_next_step(
     tmp_path: Path,
 ) -> None:
     rules = policy(attempts_max=1, patience_s=0.0)
-    async with swarm(tmp_path, nodes=("ann", "bob"), steps=ENDLESS, rules=rules) as s:
+    nodes = ("ann", "bob")
+    async with swarm(tmp_path, nodes=nodes, steps=ENDLESS, rules=rules, trust=CLAIMS) as s:
         await s.until(lambda: len(s.credits("ann")) >= 1)
         with deaf(s["ann"], s["bob"]):
             await s.until(lambda: skipped(s))

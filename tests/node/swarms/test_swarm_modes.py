@@ -16,6 +16,7 @@ from p2ptrain.cli.main import main
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ipc import frames
 from p2ptrain.ledger.chain.state import Phase
+from p2ptrain.run.trust_rules import TrustRules
 from p2ptrain.sync import SyncSpec
 from p2ptrain.testing.fake_trainer import trace
 from p2ptrain.testing.published import policy
@@ -23,9 +24,9 @@ from tests.node.accounts import Credits
 from tests.node.swarm import Swarm, SwarmNode, swarm
 
 MODES = {
-    "streaming": (SyncSpec(fragments=2, overlap_steps=1), 4),
-    "delayed": (SyncSpec(overlap_steps=2), 2),
-    "eager": (SyncSpec(overlap_steps=2, eager=True), 2),
+    "streaming": (SyncSpec(fragments=2, overlap_steps=1), 4, TrustRules(claims=True)),
+    "delayed": (SyncSpec(overlap_steps=2), 2, TrustRules()),
+    "eager": (SyncSpec(overlap_steps=2, eager=True), 2, TrustRules(claims=True)),
 }
 STEPS = 9
 AMENDMENT = ("--codec", "fp16", "--outer-lr", 0.5, "--lr", 0.05)
@@ -39,13 +40,14 @@ async def test_updates_contain_the_work_since_their_fragment_was_last_merged(
 ) -> None:
     """During the run, a peer joins, and the codec and the learning rates are amended. No work is
     lost because of this."""
-    sync, inner_steps = MODES[mode]
+    sync, inner_steps, trust = MODES[mode]
     rules = policy(grace_s=30.0, snapshot_every=STEPS)
     settings: dict[str, Any] = {
         "sync": sync,
         "inner_steps": inner_steps,
         "rules": rules,
         "later": ("cai",),
+        "trust": trust,
     }
     async with swarm(tmp_path, nodes=("ann", "bob"), steps=STEPS, stops_at=2, **settings) as s:
         await s.until(lambda: s.at_step(2))
@@ -63,6 +65,9 @@ async def test_updates_contain_the_work_since_their_fragment_was_last_merged(
             due = expected(s.seed, step, committed[:number], credits)
             assert np.abs(found - due).max() <= 4 * np.abs(due).max() / 100, step
         assert trained_ahead(s["ann"]) == (sync.overlap_steps > 0)
+        checks = [each for node in s.up for each in node.events("average-checked")]
+        assert bool(checks) == trust.claims
+        assert {each["wrong"] for each in checks} <= {""}
 
 
 async def admit_and_amend(s: Swarm, name: str) -> int:
@@ -136,7 +141,7 @@ async def test_streaming_run_survives_a_lost_node_a_lost_trainer_and_a_joiner(
     tmp_path: Path,
 ) -> None:
     """Afterwards all states are equal, and no block was committed twice."""
-    sync, inner_steps = MODES["streaming"]
+    sync, inner_steps, _ = MODES["streaming"]
     settings: dict[str, Any] = {"sync": sync, "inner_steps": inner_steps, "later": ("dan",)}
     async with swarm(tmp_path, steps=10_000, **settings) as s:
         await s.go_on(2)

@@ -1,0 +1,1 @@
+"""Check past averages against the contributions that their participants claimed."""
