@@ -17,6 +17,9 @@ _BITS = {
 }
 
 
+CONTRIBUTORS_MAX = 200
+"""Maximum number of peers that the card names. `p2ptrain.json` has all of them."""
+
 _MARKUP = frozenset("\\`*_{}[]<>()#+-!|&~^=$:@\"'")
 """The characters that Markdown, HTML or mathematics in Markdown may interpret. They are written as
 character references. Without ":" and "@", no address becomes a link."""
@@ -80,6 +83,7 @@ def card(origin: Provenance, spec: ModelSpec, dtype: Dtype, theta: Digest, examp
             "",
             _licence(origin),
             "",
+            *_contributors(origin),
         ]
     )
 
@@ -96,6 +100,27 @@ def _licence(origin: Provenance) -> str:
         "The run's organiser decides on the licence of the weights; this export does not "
         "know it. Ask before you pass them on."
     )
+
+
+def _contributors(origin: Provenance) -> list[str]:
+    """Return a section that names who contributed, with the tokens that a quorum certified."""
+    if not origin.contributors:
+        return []
+    total = sum(tokens for _, tokens in origin.contributors)
+    named = origin.contributors[:CONTRIBUTORS_MAX]
+    more = len(origin.contributors) - len(named)
+    return [
+        "## Contributors",
+        "",
+        "Thanks to everyone who trained this model. The members certified these tokens in the "
+        "run's ledger, and anyone can count them from its first entry on.",
+        "",
+        "| peer | tokens | share |",
+        "|---|---|---|",
+        *(f"| {label(peer)} | {tokens:,} | {tokens / total:.1%} |" for peer, tokens in named),
+        *([f"| {counted(more, 'more peer')} | | |"] if more else []),
+        "",
+    ]
 
 
 def _literal(text: str) -> str:
