@@ -42,8 +42,9 @@ async def branch_off(s: Swarm) -> int:
     # A busy machine may lose a voter for a while. Of four or three voters, two could go on alone.
     await s.until(lambda: s.at_step(1) and all(len(voters(s[name])) == 5 for name in LEFT))
     await s.stop(*GONE)
-    await s.until(lambda: all(line(s[name]) != s["ann"].context.run for name in LEFT))
-    assert line(s["ann"]) == line(s["bob"])
+    # On a busy machine, one may miss the other for a while and branch off alone. Then they meet.
+    ann, bob = (s[name] for name in LEFT)
+    await s.until(lambda: ann.context.run != line(ann) == line(bob) and len(voters(ann)) == 2)
     step = s["ann"].context.ledger.snapshot.past[-1].step
     await s.until(lambda: s.at_step(step + 2, *LEFT))
     return step
@@ -59,17 +60,13 @@ async def test_two_of_five_voters_branch_off_and_rejoin_the_majority(
         run_id = s.run.id
         step = await branch_off(s)
         assert Branch in kinds(s["ann"])
-        assert voters(s["ann"]) == tuple(
-            peer
-            for peer in s["ann"].context.manifest.founders
-            if peer in (s["ann"].peer, s["bob"].peer)
-        )
+        assert {*voters(s["ann"])} == {s["ann"].peer, s["bob"].peer}
         said = (await status(s["ann"].context)).branch
         assert said.startswith(f"on a branch since outer step {step}, without ")
         # On a busy machine, a roster without the first node that left may come before the branch.
         counts = re.search(r"; (\d) of (\d) voters are gone$", said)
         assert counts is not None
-        assert int(counts[2]) - int(counts[1]) == len(LEFT)
+        assert 1 <= int(counts[2]) - int(counts[1]) <= len(LEFT)
         s.check_chain("ann")
         s.check_equal()
         left_line = line(s["ann"])
