@@ -36,6 +36,7 @@ from p2ptrain.node.gossip.amendment_gossip import take_amendments
 from p2ptrain.node.gossip.data_address_warning import warn_of_data_address
 from p2ptrain.node.gossip.grant_gossip import take_grants
 from p2ptrain.node.gossip.hand_over_gossip import offer_hand_overs, take_hand_overs
+from p2ptrain.node.gossip.own_addresses import own_addresses
 from p2ptrain.node.gossip.own_endpoint import own_endpoint, relays_offered, told_addresses
 from p2ptrain.node.gossip.reachability import judged_reach, tells_ipv6
 from p2ptrain.node.state.context import Context
@@ -120,6 +121,7 @@ def describe(
 ) -> Heartbeat:
     """Return this node's current heartbeat. `lacks`: the peers whose full heartbeats it needs."""
     state, own = context.ledger.snapshot, context.ledger.core.reports.own_snapshots
+    here = own_addresses()
     return Heartbeat(
         run=context.run,
         incarnation=incarnation,
@@ -135,8 +137,8 @@ def describe(
         inner_step=context.trainer.inner_step,
         inner_steps=context.trainer.inner_steps,
         tokens_per_s=int(context.trainer.tokens_per_s),
-        endpoint=pack(own_endpoint(context).to_wire()),
-        addresses=told_addresses(context),
+        endpoint=pack(own_endpoint(context, here).to_wire()),
+        addresses=told_addresses(context, here),
         ready=context.trainer.ready,
         reduce=context.reduce.report,
         lacks=lacks,

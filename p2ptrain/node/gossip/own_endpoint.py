@@ -76,10 +76,10 @@ def _outside_port(context: Context, host: str) -> int:
     return next((each.port for each in opened if each.internal_port == port), port)
 
 
-def told_addresses(context: Context) -> tuple[str, ...]:
+def told_addresses(context: Context, own: OwnAddresses | None = None) -> tuple[str, ...]:
     """Return the addresses for this node's heartbeats: those of the control plane, as far as there
     is room, and those of the data plane."""
-    data = [str(each) for each in own_candidates(context)]
+    data = [str(each) for each in own_candidates(context, own)]
     # Further texts say how many edges this node relays, that IPv6 works, and how its last outer
     # step went (`peers/heartbeat`).
     relays, by_ipv6 = relays_offered(context) > 0, context.own_heartbeat.dialable_by_ipv6
