@@ -58,10 +58,7 @@ def card(origin: Provenance, spec: ModelSpec, dtype: Dtype, theta: Digest, examp
             f"| ledger | height {origin.ledger_height}, newest entry `{origin.ledger_head}` |",
             f"| blake3 of θ, fp32 | `{theta}` |",
             f"| weights here | {_BITS[dtype]} |",
-            f"| model | {counted(spec.layers, 'layer')} of width {spec.width}, "
-            f"{counted(spec.heads, 'head')}, {counted(spec.kv_heads, 'key-value head')}, "
-            f"feed-forward {spec.ffn}, vocabulary {spec.vocab}, context {spec.sequence}, "
-            f"rotary base {spec.rope_base:g}, {'tied' if spec.tied else 'untied'} embeddings |",
+            f"| model | {_model(spec)} |",
             "",
             "`p2ptrain.json` has the same facts for programs. Anyone who holds the run's "
             "ledger can check the weights: `p2ptrain verify`, `p2ptrain ckpt verify`.",
@@ -85,6 +82,15 @@ def card(origin: Provenance, spec: ModelSpec, dtype: Dtype, theta: Digest, examp
             "",
             *_contributors(origin),
         ]
+    )
+
+
+def _model(spec: ModelSpec) -> str:
+    return (
+        f"{counted(spec.layers, 'layer')} of width {spec.width}, "
+        f"{counted(spec.heads, 'head')}, {counted(spec.kv_heads, 'key-value head')}, "
+        f"feed-forward {spec.ffn}, vocabulary {spec.vocab}, context {spec.sequence}, "
+        f"rotary base {spec.rope_base:g}, {'tied' if spec.tied else 'untied'} embeddings"
     )
 
 

@@ -76,6 +76,13 @@ ParityOption = Annotated[
         show_default="if transformers is installed",
     ),
 ]
+NamesOption = Annotated[
+    bool,
+    typer.Option(
+        "--names",
+        help="Name the contributors on the model card, if the run lets strangers see names.",
+    ),
+]
 
 
 def export(
@@ -90,13 +97,7 @@ def export(
         bool, typer.Option("--force", help="Replace an earlier export in DIR.")
     ] = False,
     parity: ParityOption = None,
-    names: Annotated[
-        bool,
-        typer.Option(
-            "--names",
-            help="Name the contributors on the model card, if the run lets strangers see names.",
-        ),
-    ] = False,
+    names: NamesOption = False,
     home: HomeOption = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -30,8 +30,8 @@ def hand_over(
         str,
         typer.Argument(
             metavar="PEER",
-            help="The new key: its peer id, from p2ptrain id in its home. If the peer asks to join "
-            "or is on the allowlist, its name or a unique part of its id is enough.",
+            help="The new key: its peer id, from p2ptrain id in its home. If it asks to join or is "
+            "on the allowlist, its name or a part of its id is enough.",
         ),
     ],
     lost: Annotated[
@@ -71,9 +71,7 @@ def hand_over(
             do="keep a backup of identity.key, and name co-organisers in the next run",
         )
     organiser = organiser_of(where, run)
-    old = organiser.peer
-    if lost is not None:
-        old = chosen_peer(lost, run.organisers, of="organisers of the run")
+    old = chosen_peer(lost, run.organisers, of="organisers") if lost else organiser.peer
     chosen = asking_or_listed(where, new)
     made = SignedHandOver.publish(organiser, _wanted(where, run, old, chosen, anyway))
     check_keys(run, made)

@@ -1,5 +1,5 @@
-"""What all pages of history have in common: the signature of the member that tells them, the run,
-the ids of the peers in them, and lists of rows that name a peer by its place among these ids.
+"""The common parts of all pages of history: the signature of the member that tells them, the run,
+the ids of the peers in them, and lists of rows. A row names a peer by its place among these ids.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Measure a pause with real processes: `python -m tests.acceptance.harness.pausing [--pauses N]`.
 
 A seed and two members with torch train the demo's run. One member is paused and resumed by its own
-commands. The program prints a line of JSON for each pause: how long its trainer's memory stayed in
-use after the order, compared with an inner step and with the time in which an idle process with
-torch ends on this machine, and in which outer step it contributed again.
+commands. The program prints a line of JSON for each pause. It says how long the trainer's memory
+stayed in use after the order, how long an inner step takes, and how long an idle process with torch
+takes to end on this machine. It also says in which outer step the member contributed again.
 """
 
 from __future__ import annotations
