@@ -73,7 +73,8 @@ NET-WRONG-ID: The peer that answers is not the one that the address names. The a
     or the peer that answers impersonates the one that you want. In both cases ask for a new
     address.
 NET-OUTBOUND-ONLY: This is a warning: other peers cannot dial this node. It takes part through
-    connections that it makes itself. Forward a port to it to help others.
+    connections that it makes itself, by hole punching, and through other members. If you forward a
+    port to it, exchanges are faster, and it can help others.
 ORDER-BARRED: Two members are neighbours in an exchange, but other peers cannot dial either of them,
     so they cannot connect. Each such exchange fails once and continues without one of the two. To
     prevent that, forward a port to the data plane of one of them.

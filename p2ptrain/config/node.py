@@ -132,6 +132,10 @@ class NodeConfig:
     assume_yes: bool = False
     """Do not ask the user before taking part in a run that is new on this machine."""
     mdns: bool = False
+    """Whether to look for peers in the local network from the start, and to be found there."""
+    searches_lan: bool = False
+    """Whether to look for peers in the local network once no address of the user's invitation
+    leads to the run, without being found there."""
     port_mapping: bool = False
     """Whether to ask this machine's router to open both ports. The command line switches it on;
     programs that make a NodeConfig, such as tests and the demo, do not."""

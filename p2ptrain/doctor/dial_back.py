@@ -28,6 +28,7 @@ from p2ptrain.node.gossip.reach_task import ask
 from p2ptrain.node.port_mapping.keep_mapped import nonce_of
 from p2ptrain.node.state.threads import in_thread
 from p2ptrain.peers.reach_messages import DialOutcome, ReachAnswer, ReachQuestion
+from p2ptrain.peers.reach_verdict import Reach
 from p2ptrain.portmap import Interruption, Router, Standing, opened_ports
 from p2ptrain.suggested_command import to_paste, usual_home
 
@@ -81,15 +82,18 @@ def judge_dial_back(facts: DialBackFacts) -> Finding:
     hosts = ", ".join(sorted({each.host for each in tried.values()}))
     where = f"TCP {facts.control_port} and {facts.data_port} of {hosts}"
     if control and data:
+        reach = Reach.MAPPED if facts.mapped_by else Reach.OPEN
         by = f", which your router opened by {facts.mapped_by}" if facts.mapped_by else ""
-        return good(NAME, f"{_members(tried)} connected to both ports ({where}{by})")
+        return good(NAME, f"{reach}: {_members(tried)} connected to both ports ({where}{by})")
     outcomes = _told(tried)
     if not control and not data:
-        said = f"members cannot connect to you at {where} ({outcomes})"
+        reach = Reach.BLOCKED if facts.mapped_by else Reach.CLOSED
+        said = f"{reach}: members cannot connect to you at {where} ({outcomes})"
         return warning(NAME, said, fix=_fix(facts, hosts, "both"), code=OUTBOUND_ONLY)
     missing = "data" if control else "control"
     reached = "control" if control else "data"
-    said = f"members reach your {reached} port, but not your {missing} port ({outcomes})"
+    ports = f"members reach your {reached} port, but not your {missing} port"
+    said = f"{Reach.HALF}: {ports} ({outcomes})"
     return warning(NAME, said, fix=_fix(facts, hosts, missing), code=OUTBOUND_ONLY)
 
 
@@ -153,7 +157,7 @@ def _fix(facts: DialBackFacts, hosts: str, which: str) -> str:
             "choose two ports, such as --listen /ip4/0.0.0.0/tcp/4201 --data-listen 0.0.0.0:4202, "
             f"and forward them to {facts.lan_host} in your router's settings"
         )
-    return f"{fix}; without it, a node exchanges only with peers that it can connect to itself"
+    return f"{fix}; without it, others reach a node by hole punching or through other members"
 
 
 # ── facts ────────────────────────────────────────────────────────────────────────────────────────

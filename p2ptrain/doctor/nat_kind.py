@@ -80,7 +80,7 @@ def judge_nat(facts: NatFacts) -> Finding:
         f"symmetric: this machine is behind {where}, which shows each member another port "
         f"({shown}), so that hole punching works only with peers that let everybody in",
         fix="have ports opened, as the lines about port mapping and dial-back say, or use IPv6; a "
-        "node runs without it, and exchanges with peers that it can connect to",
+        "node runs without it, and others reach it through other members",
         code=OUTBOUND_ONLY,
     )
 

@@ -72,7 +72,7 @@ def judge_mapping(facts: MappingFacts) -> Finding:
             NAME,
             _without_advice(found.words),
             fix="ask your provider for a public IPv4 address, or use IPv6; a node runs without it, "
-            "and exchanges with peers that it can connect to",
+            "and others reach it by hole punching or through other members",
             code=OUTBOUND_ONLY,
         )
     if found.kind is Kind.HALF:

@@ -31,6 +31,7 @@ from p2ptrain.net.host.hardening import (
 )
 from p2ptrain.net.host.health_checks import close_connection, close_if_silent
 from p2ptrain.net.host.socket_addresses import local_host_of
+from p2ptrain.net.lan_search import LanSearch
 from p2ptrain.net.listening import claimed, dialable, listen_failed
 from p2ptrain.net.requests import WAITS, Handler, Requester, Responder, Service, Waits
 from p2ptrain.net.room import ROOM, Room
@@ -80,6 +81,9 @@ class Network:
             host, self._book, self._connections.peers, admitted, self._is_member
         )
         host.get_network().register_notifee(self._connections)
+        self.lan = LanSearch(self.peer, self.record_reported)
+        """Searches the local network by mDNS once it is started. `mdns` of `open_network` searches
+        from the start, and also announces this node."""
 
     @property
     def events(self) -> trio.MemoryReceiveChannel[Event]:
@@ -317,6 +321,7 @@ class Network:
             await stack.enter_async_context(running(self._host, listen))
             self._note_listening(listen, announce)
             await stack.enter_async_context(self._gossip.running())
+            stack.push_async_callback(self.lan.close)
             if mdns:
                 stack.enter_context(mdns_neighbours(self.peer, self.record_reported))
             yield

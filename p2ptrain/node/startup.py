@@ -31,6 +31,7 @@ from p2ptrain.node.joining import (
     duplicate_identity,
     find_run,
     first_contact,
+    nearby_run,
     trusted_checkpoint,
 )
 from p2ptrain.node.joining.await_approval import be_admitted
@@ -155,6 +156,8 @@ async def _join(
     if known is not None and ways_in:
         of_run = partial(_is_of_run, admission, met)
         await find_run.return_to(network, config, run, ways_in, say, is_of_run=of_run)
+        if config.searches_lan and not network.connected():
+            await nearby_run.look_nearby(network, say)
     network.refresh_admission()
     say(f"run {run.manifest.name!r} ({run.id[:12]}…), signed by {label(run.manifest.organiser)}")
     for promise in consent.promises():

@@ -38,6 +38,7 @@ the first entry. The newcomer's user has named the checkpoint, because the user 
 
 INNER_PROTOCOL = "/p2ptrain/inner/1"
 """Asks a member for its inner optimizer state, with which a joining peer starts to train."""
+INNER_ASK_BYTES_MAX = 128
 
 FORWARD_PROTOCOL = "/p2ptrain/forward/1"
 """Passes a request on to a member that its sender cannot connect to; see `forwarded_messages`."""

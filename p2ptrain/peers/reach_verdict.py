@@ -26,7 +26,7 @@ class Reach(StrEnum):
     """Some of them connect through other members."""
     HALF = "half"
     """They reach one of the two ports."""
-    BLOCKED = "blocked by the carrier"
+    BLOCKED = "mapped but blocked by the carrier"
     """The router has opened the ports, but no connection from outside arrives."""
     CLOSED = "closed"
     """They reach neither port, and there is no other way yet."""
@@ -154,7 +154,8 @@ def _blocked(opened: OpenedPorts, other_ways: OtherWays) -> Verdict:
 def _closed(place: OwnPlace) -> Verdict:
     return Verdict(
         Reach.CLOSED,
-        "no member reaches you, so your neighbours in an exchange must be peers that you can dial; "
+        "members cannot connect to you, so you connect to them, if necessary by hole punching or "
+        "through others; to be reached directly, "
         + (
             f"forward {place.ports} to {place.lan_host} on your router"
             if place.translated

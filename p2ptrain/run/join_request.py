@@ -14,10 +14,12 @@ from p2ptrain.identity import Identity
 from p2ptrain.ids import PeerId, RunId, is_digest
 from p2ptrain.run.envelope import Signed
 from p2ptrain.run.reading import from_plain, plain
+from p2ptrain.run.stated_facts import is_word, with_facts, without_facts
 
 KIND = "join-request"
 BYTES_MAX = 2048
 NOTE_CHARACTERS_MAX = 200
+FACTS = ("device", "reach")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +27,10 @@ class JoinRequest:
     """A request to join. `note` is an optional message to the organiser. `token` is a signed token
     (`run/token`), and `proof` shows that the peer may use it; they are not checked here. A request
     without a token is encoded without these two fields, as earlier versions of p2ptrain did.
+
+    `device` and `reach` are words with which the peer describes its machine; "" if it does not say
+    so. They are encoded at the end of the note (`stated_facts`), so that earlier versions can read
+    the request. They are left out if the note is too long for them.
     """
 
     run: RunId
@@ -33,6 +39,8 @@ class JoinRequest:
     note: str = ""
     token: bytes = b""
     proof: bytes = b""
+    device: str = ""
+    reach: str = ""
 
     def __post_init__(self) -> None:
         if not is_digest(self.run):
@@ -44,11 +52,15 @@ class JoinRequest:
             raise ValueError("the time is before 1970")
         if bool(self.token) != bool(self.proof):
             raise ValueError("a token and its proof belong together")
+        if not all(not each or is_word(each) for each in (self.device, self.reach)):
+            raise ValueError("the device or the reach is not a word")
 
     def to_bytes(self, identity: Identity) -> bytes:
         """Return the request, signed by `identity`, which must be the requesting peer."""
         assert identity.peer == self.peer
         value = plain(self)
+        facts = {name: str(value.pop(name)) for name in FACTS}
+        value["note"] = with_facts(self.note, facts, characters_max=NOTE_CHARACTERS_MAX)
         if not self.token:
             del value["token"], value["proof"]
         return Signed.by(identity, KIND, pack(value)).to_bytes()
@@ -63,8 +75,22 @@ class JoinRequest:
             value = {**value, "token": b"", "proof": b""}
         elif isinstance(value, dict) and not value.get("token"):
             raise RemoteProtocolError("the join request has an empty token")
-        request = from_plain(cls, value, "the join request")
+        request = from_plain(cls, _with_facts_apart(value), "the join request")
         if request.peer != signed.signer:
             what = "the join request was not signed by the peer that it names"
             raise RemoteProtocolError(what, code="SIGNATURE")
         return request
+
+
+def _with_facts_apart(value: object) -> object:
+    """Return the fields of a request, with each fact of its note as a field of its own.
+
+    Raises RemoteProtocolError: the request has such a field already."""
+    if not isinstance(value, dict) or not isinstance(value.get("note"), str):
+        return value  # The fields are checked later.
+    if not value.keys().isdisjoint(FACTS):
+        raise RemoteProtocolError("the join request has an unknown field")
+    note, facts = value["note"], dict[str, str]()
+    if len(note) <= NOTE_CHARACTERS_MAX:
+        note, facts = without_facts(note)
+    return {**value, "note": note, **{name: facts.get(name, "") for name in FACTS}}

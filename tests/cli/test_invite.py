@@ -60,6 +60,7 @@ def test_join_is_node_with_the_run_and_the_addresses_of_the_invitation(
         bootstrap=(SEED, HOUSE),
         run=RUN,
         organiser=ORGANISER,
+        searches_lan=True,
         port_mapping=True,
         page_port=4280,
     )

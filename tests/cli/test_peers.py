@@ -70,23 +70,34 @@ def denied(home: Path) -> list[tuple[PeerId, str]]:
     return [(each.peer, each.reason) for each in found]
 
 
-def test_pending_shows_name_id_age_note_and_the_forwarding_member(
+def test_pending_shows_who_asks_for_how_long_with_what_machine_and_through_whom(
     p2ptrain: Command, organiser_home: Path
 ) -> None:
-    requests = [asks(ANN, "Ada\x1b[2J " + "x" * 200, via=BOB), asks(CAI, age_s=3.0)]
+    stated = {"device": "cuda", "reach": "private"}
+    ann = asks(ANN, "Ada\x1b[2J " + "x" * 200, via=BOB) | stated
+    requests = [ann, asks(CAI, age_s=3.0) | {"device": "none"}, asks(BOB, age_s=2.0)]
     with node_with(organiser_home, [*requests, {"peer": "nobody"}, asks(PeerId("x"))]) as asked:
         outcome = p2ptrain("peers", "pending", "--home", organiser_home)
     assert asked == [{"command": "join-requests"}]
-    first, second = outcome.out.splitlines()
+    first, second, third = outcome.out.splitlines()
+    machine = "cuda, is probably behind a router (as reported)"
     note = ("Ada·[2J " + "x" * 200)[:80]
-    assert first == f'{peer_name(ANN)}  {ANN}  4 min  through {label(BOB)}  "{note}"'
-    assert second == f"{peer_name(CAI)}  {CAI}  3 s"
+    assert first == f'{peer_name(ANN)}  {ANN}  4 min  {machine}  through {label(BOB)}  "{note}"'
+    assert second == f"{peer_name(CAI)}  {CAI}  3 s  does not train (as reported)"
+    assert third == f"{peer_name(BOB)}  {BOB}  2 s"
     assert f"p2ptrain peers approve {ANN} --home {organiser_home}" in outcome.err
-    with node_with(organiser_home, requests[1:]):
+    with node_with(organiser_home, requests[1:2]):
         told = p2ptrain("peers", "pending", "--home", organiser_home, "--json").json
-    assert told["requests"] == [
-        {"peer": CAI, "name": peer_name(CAI), "note": "", "age_s": 3.0, "via": None}
-    ]
+    (row,) = told["requests"]
+    assert row == {
+        "peer": CAI,
+        "name": peer_name(CAI),
+        "note": "",
+        "age_s": 3.0,
+        "via": None,
+        "device": "none",
+        "reach": "",
+    }
     with node_with(organiser_home, []):
         assert p2ptrain("peers", "pending", "--home", organiser_home).err == "nobody asks to join\n"
 

@@ -84,7 +84,11 @@ SYMMETRIC = seen((OUTSIDE, 40001), (OUTSIDE, 51717))
         ),
         (
             judge_dial_back(replace(CLOSED, are_ports_chosen=False)),
-            *(OUTBOUND, "members cannot connect", "--data-listen 0.0.0.0:4202, and forward them"),
+            *(
+                OUTBOUND,
+                "closed: members cannot connect",
+                "--data-listen 0.0.0.0:4202, and forward them",
+            ),
         ),
         (
             judge_dial_back(replace(answered((NO, NO), host=LAN))),
@@ -92,11 +96,15 @@ SYMMETRIC = seen((OUTSIDE, 40001), (OUTSIDE, 51717))
         ),
         (
             judge_dial_back(replace(CLOSED, mapped_by="UPnP")),
-            *(OUTBOUND, "members cannot connect", "your provider blocks connections"),
+            *(OUTBOUND, "mapped but blocked by the carrier: members", "your provider blocks"),
         ),
         (
             judge_dial_back(answered((YES, NO), (YES, NO), (NO, NO))),
-            *(OUTBOUND, "reach your control port, but not your data", "forward TCP 4202 to 192."),
+            *(
+                OUTBOUND,
+                "half: members reach your control port, but not your data",
+                "forward TCP 4202 to 192.",
+            ),
         ),
         (
             judge_dial_back(answered((OTHER, YES))),

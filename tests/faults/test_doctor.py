@@ -302,7 +302,7 @@ def test_running_node_is_no_fault_and_is_not_disturbed(
 ) -> None:
     before = contents(organiser)
     with sole_use(Home(organiser)):
-        screen = doctor("--bootstrap", seed.address(), home=organiser)
+        screen = doctor(seed.address(), home=organiser)
     found = told(screen)
     assert f"a node is running in {organiser}" in named(found, "home")["said"]
     assert "a node is running here" in named(found, "help of members")["said"]

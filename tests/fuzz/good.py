@@ -48,6 +48,7 @@ from p2ptrain.run import (
     Grant,
     HandOver,
     JoinRequest,
+    Signed,
     SignedAllowlist,
     SignedAmendment,
     Ticket,
@@ -145,6 +146,8 @@ REQUEST = JoinRequest(
     "a note",
     TICKET.signed.signed.to_bytes(),
     TICKET.proof_for(ORGANISER.peer),
+    device="cuda",
+    reach="private",
 )
 PROOF = identity_messages.IdentityProof(NONCE, 7, False, bytes(64))
 
@@ -200,7 +203,7 @@ GOOD: dict[str, bytes] = {
     "envelope": run().signed.to_bytes(),
     "allowlist": SignedAllowlist.publish(ORGANISER, LIST).signed.payload,
     "amendment": SignedAmendment.publish(ORGANISER, AMENDMENT, run()).signed.payload,
-    "join-request": pack(plain(REQUEST)),
+    "join-request": Signed.from_bytes(REQUEST.to_bytes(ORGANISER), kind="join-request").payload,
     "grant": pack(plain(Grant(run().id, MEMBERS[0], 1, 1, 1))),
     "hand-over": pack(plain(HandOver(run().id, 1, ORGANISER.peer, MEMBERS[0], 5, 3, 1))),
     "denial": pack(plain(Denial(run().id, MEMBERS[0], 1, 2, "a reason"))),

@@ -261,6 +261,28 @@ def test_one_accuser_cannot_exclude_several_participants() -> None:
     assert survivors(rules, opened, reports) == (*everybody[:2], *everybody[3:])
 
 
+def test_two_peers_that_cannot_connect_go_on_one_by_one() -> None:
+    """C is a seed that both are connected to, so the three can vote. In an exchange of A and B, one
+    accuses the other and the other nobody; see `test_arranging` for why they swap roles. Then one
+    of them exchanges alone, so with one participant as the minimum, both make progress."""
+    rules = small_rules("a b c", participants_min=1)
+    two = Roster(0, 0, (A, B, C), (), EVERYBODY[:2])
+    for accused, alone in ((B, EVERYBODY[0]), (A, EVERYBODY[1])):
+        other = alone.peer
+        failed = ReduceFailed(other, 0, 0, (accused,)), ReduceFailed(accused, 0, 0)
+        opened = chain_of(rules, [two])[1]
+        reports = Reports(C)
+        for event in (*OTHERS_READY[:1], ME_READY, *failed):
+            reports.note(event)
+        assert survivors(rules, opened, reports) == (alone,)
+        again = replace(two, attempt=1, participants=(alone,))
+        assert may_accept(rules, opened, reports, again, 0.0, forced=False) == YES
+        reports.note(ReduceDone(other, 0, 1, U))
+        reports.note(UpdateHeld(U))
+        retried = chain_of(rules, [two, again])[1]
+        assert may_accept(rules, retried, reports, Commit(0, 1, U), 0.0, forced=False) == YES
+
+
 def test_participants_take_turns_sitting_out_after_two_failures() -> None:
     """A peer may spoil every attempt without being accused, for example by sending different
     averages to different peers. So every participant must sit out sometimes.

@@ -3,6 +3,7 @@ bootstrap node."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -27,6 +28,7 @@ from p2ptrain.net.discovery import mdns_neighbours
 from p2ptrain.net.host.hardening import build_host
 from p2ptrain.net.host.mdns_addresses import DialableAddresses
 from p2ptrain.net.kad import PROTOCOL, key_of
+from p2ptrain.net.lan_search import LanSearch
 from p2ptrain.net.listening import outward_host
 
 from .conftest import DEADLINE_S, LOOPBACK, echo, eventually, everybody, identity, networks
@@ -221,6 +223,44 @@ async def test_addresses_found_by_mdns_are_checked_and_reported() -> None:
             await trio.to_thread.run_sync(peerDiscovery.emit_peer_discovered, info)
         await arrived.wait()
     assert told == [(other, [f"/ip4/10.0.0.2/tcp/4201/p2p/{other}"])]
+
+
+async def test_search_of_the_local_network_begins_later_and_ends_once() -> None:
+    me, other = identity(1).peer, identity(2).peer
+    told: list[tuple[PeerId, list[str]]] = []
+    arrived, log = trio.Event(), list[str]()
+
+    def note(peer: PeerId, addresses: list[str]) -> None:
+        told.append((peer, addresses))
+        arrived.set()
+
+    def open_search(_: PeerId) -> Callable[[], None]:
+        log.append("opened")
+        return lambda: log.append("ended")
+
+    search = LanSearch(me, note, open_search)
+    info = PeerInfo(ID.from_base58(other), [Multiaddr("/ip4/10.0.0.2/tcp/4201")])
+    peerDiscovery.emit_peer_discovered(info)  # Nobody listens yet.
+    assert await search.start()
+    assert await search.start()
+    await trio.to_thread.run_sync(peerDiscovery.emit_peer_discovered, info)
+    await arrived.wait()
+    assert search.is_running
+    await search.close()
+    await search.close()
+    assert not search.is_running
+    assert log == ["opened", "ended"]
+    assert told == [(other, [f"/ip4/10.0.0.2/tcp/4201/p2p/{other}"])]
+
+
+async def test_machine_without_a_network_cannot_search_it() -> None:
+    def open_search(_: PeerId) -> Callable[[], None]:
+        raise OSError("no such device")
+
+    search = LanSearch(identity(1).peer, lambda peer, addresses: None, open_search)
+    assert not await search.start()
+    assert not search.is_running
+    await search.close()
 
 
 class FakeHost:

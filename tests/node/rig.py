@@ -74,6 +74,17 @@ Handler = Callable[[PeerId, bytes], Awaitable[bytes]]
 
 
 @dataclass
+class PaperLan:
+    """Replaces `LanSearch`: it finds nobody."""
+
+    is_running: bool = False
+
+    async def start(self) -> bool:
+        self.is_running = True
+        return True
+
+
+@dataclass
 class PaperNetwork:
     """Replaces `Network` and records the calls. `peers` are connected. `answer` makes the reply to
     a request, or raises."""
@@ -100,6 +111,7 @@ class PaperNetwork:
     refreshed: int = 0
     events: trio.MemoryReceiveChannel[PeerDisconnected] | None = None
     answer: Callable[[PeerId, bytes], Awaitable[bytes]] | None = None
+    lan: PaperLan = field(default_factory=PaperLan)
     refuses_to_publish: P2PTrainError | None = None
 
     def addresses(self) -> list[str]:

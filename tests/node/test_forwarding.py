@@ -14,9 +14,18 @@ from p2ptrain.encoding import pack, unpack
 from p2ptrain.errors import NotAuthorised, P2PTrainError, PeerUnreachable, RemoteProtocolError
 from p2ptrain.ids import PeerId
 from p2ptrain.node.forwarding import forwarding
-from p2ptrain.node.state.forwarding import AT_ONCE, Passage
+from p2ptrain.node.forwarding.forwarded_protocols import FORWARDED
+from p2ptrain.node.state.forwarding import AT_ONCE, RARE_AT_ONCE, Passage
+from p2ptrain.peers import protocol_names
 from p2ptrain.peers.forwarded_messages import PAYLOAD_BYTES_MAX, ForwardedMessage, decode
-from p2ptrain.peers.protocol_names import FORWARD_PROTOCOL, PUNCH_PROTOCOL
+from p2ptrain.peers.protocol_names import (
+    ENDPOINT_PROTOCOL,
+    FORWARD_PROTOCOL,
+    INNER_PROTOCOL,
+    PUNCH_PROTOCOL,
+    REACH_PROTOCOL,
+    RELAY_PROTOCOL,
+)
 from tests.node.cable import network_of, three_rigs
 from tests.node.rig import ANN, Rig
 
@@ -217,6 +226,90 @@ async def test_invented_requests_do_not_use_up_the_senders_limit(tmp_path: Path)
             with pytest.raises(NotAuthorised):
                 await deliver(liar, invented.encode())
         assert await ask(sender, receiver) == b"re: vote"
+
+
+async def exchange(sender: Rig, receiver: Rig, protocol: str, payload: bytes = b"x") -> bytes:
+    return await forwarding.request(
+        sender.context, receiver.context.me, protocol, payload, deadline_s=5.0, bytes_max=9
+    )
+
+
+async def test_members_pass_on_five_protocols_and_no_others(tmp_path: Path) -> None:
+    """A further protocol needs a reason; decision 070 has those for these five. The receiver would
+    answer a question about its reach, but the forwarder does not pass the question on."""
+    names = {name: value for name, value in vars(protocol_names).items() if "PROTOCOL" in name}
+    everyday = set(names.values()) - FORWARDED.keys()
+    assert set(FORWARDED) == {
+        P,
+        ENDPOINT_PROTOCOL,
+        PUNCH_PROTOCOL,
+        RELAY_PROTOCOL,
+        INNER_PROTOCOL,
+    }
+    async with three(tmp_path) as (sender, forwarder, receiver, handled):
+        for protocol in FORWARDED:
+            network_of(sender).sent.clear()
+            receiver.context.peers.forwarding.handlers[protocol] = (
+                receiver.context.peers.forwarding.handlers[P]
+            )
+            assert await exchange(sender, receiver, protocol) == b"re: x"
+            through = network_of(sender).sent[-1]
+            assert through == (forwarder.context.me, FORWARD_PROTOCOL)
+        assert len(handled) == len(FORWARDED)
+        passed_on = forwarder.context.peers.forwarding.passed_on
+        for protocol in everyday:
+            with pytest.raises(NotAuthorised, match="of this protocol are not passed on"):
+                await passes_on(sender, forwarder, receiver, protocol)
+        assert forwarder.context.peers.forwarding.passed_on == passed_on
+    assert REACH_PROTOCOL in everyday
+
+
+async def passes_on(
+    sender: Rig, forwarder: Rig, receiver: Rig, protocol: str, payload: bytes = b"x"
+) -> bytes:
+    """Let `forwarder` pass on a signed request that an ordinary sender would not make."""
+    message = ForwardedMessage(
+        sender.run.id,
+        sender.context.me,
+        receiver.context.me,
+        sender.context.identities.incarnation,
+        receiver.context.identities.incarnation,
+        serial=100,
+        protocol=protocol,
+        is_reply=False,
+        payload=payload,
+    ).signed(sender.context.identity.sign)
+    deliver = network_of(forwarder).handlers[FORWARD_PROTOCOL]
+    return await deliver(sender.context.me, message.encode())
+
+
+@pytest.mark.parametrize("protocol", sorted(FORWARDED.keys() - {P}))
+async def test_forwarder_knows_the_size_of_each_protocol(tmp_path: Path, protocol: str) -> None:
+    async with three_rigs(tmp_path) as (sender, forwarder, receiver):
+        most = FORWARDED[protocol].request_bytes_max
+        with pytest.raises(NotAuthorised, match="too long for its protocol"):
+            await passes_on(sender, forwarder, receiver, protocol, bytes(most + 1))
+        assert forwarder.context.peers.forwarding.passed_on == 0
+
+
+async def test_rare_requests_do_not_use_up_what_votes_need(tmp_path: Path) -> None:
+    now = [5.0]
+    async with three(tmp_path) as (sender, forwarder, receiver, handled):
+        handlers = receiver.context.peers.forwarding.handlers
+        handlers[RELAY_PROTOCOL] = handlers[INNER_PROTOCOL] = handlers[P]
+        forwarder.surround(clock=lambda: now[0])
+        forwarding.answer_forwarded(forwarder.context)
+        for number in range(RARE_AT_ONCE):
+            await exchange(sender, receiver, (RELAY_PROTOCOL, INNER_PROTOCOL)[number % 2])
+        now[0] += 1.0  # Two rare requests and eight others may follow.
+        for _ in range(2):
+            await exchange(sender, receiver, INNER_PROTOCOL)
+        with pytest.raises(PeerUnreachable) as caught:
+            await exchange(sender, receiver, RELAY_PROTOCOL)
+        assert "only a few requests" in caught.value.evidence[0]
+        for _ in range(6):
+            await ask(sender, receiver)
+        assert len(handled) == RARE_AT_ONCE + 8
 
 
 async def test_protocols_that_were_not_registered_are_not_forwarded(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from p2ptrain.encoding import pack
+from p2ptrain.encoding import pack, unpack
 from p2ptrain.errors import ConfigError, ManifestInvalid, RemoteProtocolError, VersionMismatch
 from p2ptrain.identity import Identity
 from p2ptrain.ids import Digest
@@ -30,6 +30,45 @@ def test_join_request_survives_encoding(run: Run, stranger: Identity) -> None:
     assert JoinRequest.from_bytes(request.to_bytes(stranger)) == request
 
 
+@pytest.mark.parametrize("note", ["", "Ada {two H100s}", "x" * 80, "\U0001f600" * 80, "a = {b=C}"])
+def test_device_and_reach_travel_in_a_request(run: Run, stranger: Identity, note: str) -> None:
+    request = JoinRequest(run.id, stranger.peer, 1, note, device="cuda", reach="private")
+    assert JoinRequest.from_bytes(request.to_bytes(stranger)) == request
+
+
+def test_earlier_versions_read_device_and_reach_in_the_note(run: Run, stranger: Identity) -> None:
+    """Earlier versions refuse a request with a further field, and show the note."""
+    request = JoinRequest(run.id, stranger.peer, 1, "Ada", device="cpu", reach="public")
+    signed = Signed.from_bytes(request.to_bytes(stranger), kind="join-request")
+    assert unpack(signed.payload, bytes_max=2048) == {
+        "run": run.id,
+        "peer": stranger.peer,
+        "created_unix": 1,
+        "note": "Ada {device=cpu reach=public}",
+    }
+
+
+def test_request_of_an_earlier_version_states_nothing(run: Run, stranger: Identity) -> None:
+    payload = pack({"run": run.id, "peer": stranger.peer, "created_unix": 1, "note": "Ada"})
+    read = JoinRequest.from_bytes(Signed.by(stranger, "join-request", payload).to_bytes())
+    assert read == JoinRequest(run.id, stranger.peer, 1, "Ada")
+
+
+def test_facts_that_this_version_does_not_know_are_skipped(run: Run, stranger: Identity) -> None:
+    note = "Ada {colour=red device=cpu memory=large}"
+    payload = pack({"run": run.id, "peer": stranger.peer, "created_unix": 1, "note": note})
+    read = JoinRequest.from_bytes(Signed.by(stranger, "join-request", payload).to_bytes())
+    assert read == JoinRequest(run.id, stranger.peer, 1, "Ada", device="cpu")
+
+
+def test_long_note_leaves_no_room_for_facts(run: Run, stranger: Identity) -> None:
+    request = JoinRequest(run.id, stranger.peer, 1, "x" * 200, device="cpu", reach="public")
+    read = JoinRequest.from_bytes(request.to_bytes(stranger))
+    assert (read.note, read.device, read.reach) == ("x" * 200, "", "")
+    with pytest.raises(ValueError, match="not a word"):
+        JoinRequest(run.id, stranger.peer, 1, device="two words")
+
+
 def test_peer_cannot_request_admission_of_a_different_peer(
     run: Run, organiser: Identity, stranger: Identity
 ) -> None:
@@ -39,7 +78,17 @@ def test_peer_cannot_request_admission_of_a_different_peer(
 
 
 @pytest.mark.parametrize(
-    "changes", [{"run": "x"}, {"note": "a\nb"}, {"note": "x" * 201}, {"created_unix": -1}, {"x": 1}]
+    "changes",
+    [
+        {"run": "x"},
+        {"note": "a\nb"},
+        {"note": "x" * 201},
+        {"created_unix": -1},
+        {"x": 1},
+        {"device": "cpu"},
+        {"note": 1},
+        {"note": "x" * 190 + " {device=cpu}"},
+    ],
 )
 def test_malformed_join_request_is_refused(
     run: Run, stranger: Identity, changes: dict[str, object]

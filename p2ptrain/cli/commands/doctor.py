@@ -24,12 +24,20 @@ from p2ptrain.config.node import NodeConfig
 
 EXAMPLES = examples(
     "p2ptrain doctor",
+    "p2ptrain doctor p2ptrain:1…",
     "p2ptrain doctor --bootstrap /ip4/203.0.113.7/tcp/4201/p2p/12D3KooW…",
     "p2ptrain doctor --home /srv/node --json",
 )
 
 
 def doctor(
+    invite: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[INVITE]",
+            help="Invitation to the run to check, or an address; the same as --bootstrap.",
+        ),
+    ] = None,
     home: HomeOption = None,
     bootstrap: BootstrapOption = None,
     run: Annotated[
@@ -53,7 +61,7 @@ def doctor(
 
     The command takes at most a minute. It does not join a run, and changes nothing in the home.
     Each line begins with ✓ (good), ! (a node can run, but read this) or ✗ (a node cannot run).
-    With --bootstrap, the command also checks the run at that address.
+    With an invitation or --bootstrap, the command also checks the way to the run.
 
     The exit status is 0 if there is no ✗. Otherwise it is the status with which a node would end
     because of the first ✗; for instance 4 for this machine, and 5 for the network.
@@ -61,7 +69,7 @@ def doctor(
     port, data_host, data_port = ports_of(listen, data_listen, seed=seed)
     config = NodeConfig(
         home=home_path(home),
-        **asdict(ways_in(bootstrap or (), run)),
+        **asdict(ways_in([*([invite] if invite else []), *(bootstrap or ())], run)),
         listen=tuple(listen) if listen else None,
         port=port,
         data_host=data_host,

@@ -69,12 +69,13 @@ def config_of(
     Raises ConfigError, VersionMismatch, RunMismatch: an option or an invitation is invalid.
     """
     port, data_host, data_port = ports_of(reach.listen, reach.data_listen, seed=training.seed)
+    ways = ways_in(reach.bootstrap or (), joining.run)
     settings = asdict(training)  # NodeConfig has fields of the same names, and checks their values.
     ranks_listen = settings.pop("ranks_listen")
     ranks_host, ranks_port = parse_host_port(ranks_listen) if ranks_listen else ("", 0)
     return NodeConfig(
         **settings,
-        **asdict(ways_in(reach.bootstrap or (), joining.run)),
+        **asdict(ways),
         home=home,
         listen=tuple(reach.listen) if reach.listen else None,
         port=port,
@@ -96,7 +97,9 @@ def config_of(
         trust_checkpoint=joining.trust_checkpoint,
         note=joining.note,
         assume_yes=joining.yes,
-        mdns=joining.mdns,
+        mdns=joining.mdns is True,
+        # Only an invitation names the organiser.
+        searches_lan=joining.mdns is None and ways.organiser is not None,
         page_port=telling.page_port if telling.page else None,
         quiet=telling.quiet,
         verbose=telling.verbose,

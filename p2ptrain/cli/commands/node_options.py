@@ -262,8 +262,14 @@ class JoinOptions:
         bool, typer.Option("--yes", "-y", help="Agree to a new run without being asked.")
     ] = False
     mdns: Annotated[
-        bool, typer.Option("--mdns/--no-mdns", help="Find peers on the local network.")
-    ] = False
+        bool | None,
+        typer.Option(
+            "--mdns/--no-mdns",
+            help="Find peers on the local network, and be found there. Without either option, the "
+            "node looks there only if no address of an invitation leads to the run.",
+            show_default=False,
+        ),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,8 @@
 
 Two nodes behind NATs often cannot connect to each other, but both are connected to some member. A
 request that cannot be sent directly goes to such a member, the *forwarder*, which passes it on and
-returns the reply. There is one hop. Only requests of protocols that were registered with `handle`
-can be forwarded.
+returns the reply. There is one hop. Only requests of a few protocols are passed on
+(`forwarded_protocols`), and only those that were registered with `handle` are answered.
 
 *Whose word is it?* The receiver believes the sender's signature and not the forwarder
 (`peers/forwarded_messages`). A node passes requests on only between members of the roster, only for
@@ -13,7 +13,7 @@ delay messages; the sender then asks another one.
 
 One of the two ends may be a visitor, which the organisers or a delegate admit by name and which is
 not a member, for instance because it still lacks the weights. Then only the few requests that open
-a connection for chunks (FOR_VISITORS) are passed on, with a limit of their own.
+a connection for chunks are passed on, with a limit of their own.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from p2ptrain.address_group import plain_host
-from p2ptrain.dataplane.punch_messages import MESSAGE_BYTES_MAX as PUNCH_BYTES_MAX
 from p2ptrain.errors import (
     NotAuthorised,
     PeerError,
@@ -32,6 +31,7 @@ from p2ptrain.errors import (
 )
 from p2ptrain.identity import verify
 from p2ptrain.ids import PeerId
+from p2ptrain.node.forwarding.forwarded_protocols import FORWARDED
 from p2ptrain.node.state.context import Context
 from p2ptrain.node.state.forwarding import Handler, Passage, PassedOn
 from p2ptrain.peers.forwarded_messages import (
@@ -40,14 +40,7 @@ from p2ptrain.peers.forwarded_messages import (
     ForwardedMessage,
     decode,
 )
-from p2ptrain.peers.protocol_names import (
-    ENDPOINT_BYTES_MAX,
-    ENDPOINT_PROTOCOL,
-    FORWARD_PROTOCOL,
-    PUNCH_PROTOCOL,
-    RELAY_PROTOCOL,
-)
-from p2ptrain.peers.relay_messages import MEET_BYTES_MAX
+from p2ptrain.peers.protocol_names import FORWARD_PROTOCOL
 
 DIRECT_S = 2.0
 """Deadline in seconds of a direct request to a peer that is not connected, if there may be a
@@ -60,25 +53,14 @@ is dialled in the background anyway (`connections`)."""
 PASS_ON_S = 3.0
 """Deadline in seconds of one try with one forwarder."""
 
-WITH_ADDRESS = {PUNCH_PROTOCOL}
-"""The protocols with whose requests a forwarder states the address at which it sees the sender.
-Others do not need it, and earlier versions do not accept it."""
-
-FOR_VISITORS = {
-    ENDPOINT_PROTOCOL: ENDPOINT_BYTES_MAX,
-    PUNCH_PROTOCOL: PUNCH_BYTES_MAX,
-    RELAY_PROTOCOL: MEET_BYTES_MAX,
-}
-"""The protocols whose requests are passed on between a member and a visitor, and the maximum size
-of such a request in bytes."""
-
 FORWARDERS_MAX = 3
 """Maximum number of forwarders to try for one request."""
 
 
 def handle(context: Context, protocol: str, handler: Handler, *, bytes_max: int) -> None:
     """From now on, answer requests of `protocol`, both direct ones and forwarded ones. See
-    `Network.handle`."""
+    `Network.handle`. The protocol must be one of `FORWARDED`, which limits the size of forwarded
+    requests."""
 
     async def passed_on(peer: PeerId, payload: bytes, passage: Passage) -> bytes:
         return await handler(peer, payload)
@@ -90,8 +72,9 @@ def handle_both(
     context: Context, protocol: str, direct: Handler, passed_on: PassedOn, *, bytes_max: int
 ) -> None:
     """Like `handle`, but with another handler for forwarded requests."""
+    at_most = min(bytes_max, FORWARDED[protocol].request_bytes_max)
     context.network.handle(protocol, direct, bytes_max=bytes_max)
-    context.peers.forwarding.handlers[protocol] = passed_on, bytes_max
+    context.peers.forwarding.handlers[protocol] = passed_on, at_most
 
 
 def answer_forwarded(context: Context) -> None:
@@ -198,12 +181,14 @@ def _new_request(context: Context, peer: PeerId, protocol: str, payload: bytes) 
 
 
 def _may_exchange(context: Context, sender: PeerId, receiver: PeerId, protocol: str) -> bool:
-    """Return whether requests of `protocol` are passed on between these two."""
+    """Return whether requests of `protocol`, one of `FORWARDED`, are passed on between these
+    two."""
     is_member = context.ledger.snapshot.is_member
     if is_member(sender) and is_member(receiver):
         return True
     fetches = context.peers.may_fetch_in_every_way
-    return protocol in FOR_VISITORS and (fetches(sender, receiver) or fetches(receiver, sender))
+    may_fetch = fetches(sender, receiver) or fetches(receiver, sender)
+    return FORWARDED[protocol].for_visitors and may_fetch
 
 
 def _possible_forwarders(context: Context, peer: PeerId, protocol: str) -> list[PeerId]:
@@ -223,6 +208,11 @@ async def _pass_on(context: Context, peer: PeerId, message: ForwardedMessage, da
     """Pass a request of `peer` on to its receiver, and return the receiver's reply."""
     if message.sender != peer:
         raise NotAuthorised("a request is passed on only for its sender", peer=peer)
+    passing_on = FORWARDED.get(message.protocol)
+    if passing_on is None:
+        raise NotAuthorised("requests of this protocol are not passed on", peer=peer)
+    if len(message.payload) > passing_on.request_bytes_max:
+        raise NotAuthorised("the request is too long for its protocol", peer=peer)
     if not _may_exchange(context, peer, message.receiver, message.protocol):
         raise NotAuthorised("requests are passed on between members only", peer=peer)
     if message.receiver not in context.network.connected():
@@ -230,7 +220,7 @@ async def _pass_on(context: Context, peer: PeerId, message: ForwardedMessage, da
     if not _is_allowed(context, message):
         raise TryLater("this node passes on only a few requests per second for each sender")
     context.peers.forwarding.passed_on += 1
-    if message.protocol in WITH_ADDRESS:
+    if passing_on.with_address:
         # A statement of the sender about its own address must not count.
         host = context.network.host_of(message.sender)
         data = replace(message, seen_at=plain_host(host) if host else "").encode()
@@ -244,15 +234,20 @@ async def _pass_on(context: Context, peer: PeerId, message: ForwardedMessage, da
 
 
 def _is_allowed(context: Context, message: ForwardedMessage) -> bool:
-    """Return whether the limits allow passing on one more request. If so, count it. Raises
-    NotAuthorised: the request is longer than any that opens a connection for a visitor."""
-    forwarding, now = context.peers.forwarding, context.now()
-    visitors = [it for it in (message.sender, message.receiver) if context.peers.is_visitor(it)]
-    if not visitors:
-        return forwarding.allowed.consume(message.sender, 1, now)
-    if len(message.payload) > FOR_VISITORS[message.protocol]:
-        raise NotAuthorised("a request to or from a visitor is too long", peer=message.sender)
-    return forwarding.allowed_visitors.consume(visitors[0], 1, now)
+    """Return whether the limits allow passing on one more request. If so, count it."""
+    forwarding, sender, now = context.peers.forwarding, message.sender, context.now()
+    visitors = [it for it in (sender, message.receiver) if context.peers.is_visitor(it)]
+    if visitors:
+        return forwarding.allowed_visitors.consume(visitors[0], 1, now)
+    if not FORWARDED[message.protocol].is_rare:
+        return forwarding.allowed.consume(sender, 1, now)
+    # Both limits count only requests that are passed on.
+    rare, usual = forwarding.allowed_rare, forwarding.allowed
+    return (
+        rare.covers(sender, 1, now)
+        and usual.consume(sender, 1, now)
+        and rare.consume(sender, 1, now)
+    )
 
 
 async def _answer(context: Context, forwarder: PeerId, message: ForwardedMessage) -> bytes:
@@ -278,7 +273,8 @@ def _faults(context: Context, forwarder: PeerId, message: ForwardedMessage) -> I
         yield "the forwarded request is too long"
     as_member = context.ledger.snapshot.is_member(sender) and context.admission.may_train(sender)
     may_ask = context.peers.may_fetch_in_every_way(sender, context.me)
-    if not as_member and not (message.protocol in FOR_VISITORS and may_ask):
+    visits = message.protocol in FORWARDED and FORWARDED[message.protocol].for_visitors
+    if not as_member and not (visits and may_ask):
         yield "the sender of a forwarded request is not a member"
     if message.receiver_incarnation != context.identities.incarnation:
         yield "the forwarded request is for an earlier start of this node"

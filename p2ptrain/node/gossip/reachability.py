@@ -18,8 +18,8 @@ from p2ptrain.peers.reach_verdict import Reach
 WARNING = "reach"
 OUTBOUND = Caution(
     "NET-OUTBOUND-ONLY",
-    "other peers cannot dial this node's data plane, so its neighbours in an exchange must be "
-    "peers that it can dial",
+    "other peers cannot dial this node's data plane, so it is reached by hole punching or through "
+    "other members, if one that both ends are connected to is up",
     "forward a port on your router to the data plane, and pass that port to --data-listen",
 )
 

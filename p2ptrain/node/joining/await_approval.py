@@ -37,8 +37,10 @@ from p2ptrain.node.gossip.ask_peers import (
     in_order,
 )
 from p2ptrain.node.gossip.hello_client import send_hello
-from p2ptrain.node.joining.find_run import PrintLine, near_addresses, reconnect
+from p2ptrain.node.gossip.own_addresses import own_addresses
+from p2ptrain.node.joining.find_run import PrintLine, looks_nearby, near_addresses, reconnect
 from p2ptrain.node.joining.startup_status import StartupStatus
+from p2ptrain.node.joining.stated_machine import stated_device, stated_reach
 from p2ptrain.node.state.timing import USUAL
 from p2ptrain.observe.journal import Journal
 from p2ptrain.observe.states import AwaitingApproval
@@ -46,6 +48,7 @@ from p2ptrain.peers.hello_messages import HelloRequest
 from p2ptrain.peers.protocol_names import DECISION_PROTOCOL
 from p2ptrain.run import Denial, JoinRequest, Run, SignedDenial, Ticket
 from p2ptrain.run.denial import DENIAL_BYTES_MAX
+from p2ptrain.run.stated_facts import in_words
 
 TELLERS_MAX = 16
 """Maximum number of peers remembered that said "ask again"."""
@@ -122,7 +125,7 @@ async def be_admitted(
         return
     news = DecisionNews(admission, identity.peer)
     network.handle(DECISION_PROTOCOL, news.take, bytes_max=DENIAL_BYTES_MAX, anyone=True)
-    ask = partial(_request, identity, run, config)
+    ask = partial(_request, identity, run, config, network)
     look = partial(_refresh, network, ask, run, admission, reception.journal, identity.peer)
     refusal, asked = _pending(run, identity.peer), False
     while True:
@@ -138,12 +141,13 @@ async def be_admitted(
         if not asked:
             reception.set_state(AwaitingApproval(), refusal.do)
             print_line(f"{AwaitingApproval.name}: {refusal.what}")
+            print_line(_shown(config, network, run, identity.peer))
             print_line(refusal.do)
             print_line("the node then continues by itself")
             asked = True
         if await _told(news, look, trio.current_time() + look_s):
             return
-        near = near_addresses(network) if config.mdns else []
+        near = near_addresses(network) if looks_nearby(network, config) else []
         if away := _to_dial_again(network, admission, list(dict.fromkeys([*ways_in, *near]))):
             await reconnect(network, config, away, print_line)
 
@@ -180,8 +184,9 @@ def _to_dial_again(network: Network, admission: Admission, ways_in: list[str]) -
     return [way for way in ways_in if not any(peer in way for peer in connected)]
 
 
-def _request(identity: Identity, run: Run, config: NodeConfig) -> bytes:
-    """Return this node's signed request to join, with the token of its user's invitation.
+def _request(identity: Identity, run: Run, config: NodeConfig, network: Network) -> bytes:
+    """Return this node's signed request to join, with the token of its user's invitation, and with
+    its own word about its machine.
 
     Raises RemoteProtocolError: the invitation was for another run or organiser."""
     token, proof = b"", b""
@@ -189,7 +194,17 @@ def _request(identity: Identity, run: Run, config: NodeConfig) -> bytes:
         ticket = Ticket.from_bytes(config.ticket, run.id, run.manifest.organiser)
         token, proof = ticket.signed.signed.to_bytes(), ticket.proof_for(identity.peer)
     now = int(time.time())
-    return JoinRequest(run.id, identity.peer, now, config.note, token, proof).to_bytes(identity)
+    request = JoinRequest(
+        run.id,
+        identity.peer,
+        now,
+        config.note,
+        token,
+        proof,
+        device=stated_device(config),
+        reach=stated_reach(config, network.addresses(), own_addresses()),
+    )
+    return request.to_bytes(identity)
 
 
 async def _refresh(
@@ -221,6 +236,16 @@ async def _refresh(
         for other, addresses in reply.peers.items():
             network.record_reported(other, addresses)
     return True if admission.admits(me) else None
+
+
+def _shown(config: NodeConfig, network: Network, run: Run, me: PeerId) -> str:
+    """Say what `p2ptrain peers pending` shows the organiser about this node."""
+    reach = stated_reach(config, network.addresses(), own_addresses())
+    note = f', "{config.note}"' if config.note else ""
+    machine = in_words(stated_device(config), reach)
+    organiser = label(run.manifest.organiser)
+    told = f"{label(me)}, {machine}{note}"
+    return f"your signed request goes to the organiser, {organiser}, who sees: {told}"
 
 
 def _pending(run: Run, me: PeerId) -> NotAuthorised:

@@ -106,6 +106,11 @@ async def wait_for_run(
         await trio.sleep(look_s)
 
 
+def looks_nearby(network: Network, config: NodeConfig) -> bool:
+    """Return whether this node looks for peers in the local network now."""
+    return config.mdns or network.lan.is_running
+
+
 def near_addresses(network: Network) -> list[str]:
     """Return the addresses of all known peers. For a node without a run, mDNS found them."""
     return [way for peer in network.dialable_peers() for way in network.addresses_of(peer)]

@@ -13,11 +13,18 @@ from time import time
 import trio
 
 from p2ptrain.config.node import NodeConfig
-from p2ptrain.errors import ConfigError, NetworkUnreachable, P2PTrainError
+from p2ptrain.errors import (
+    ConfigError,
+    NetworkUnreachable,
+    P2PTrainError,
+    RunMismatch,
+    VersionMismatch,
+)
 from p2ptrain.net import Network
 from p2ptrain.net.addresses import parse_with_peer
 from p2ptrain.node.joining import find_run
 from p2ptrain.node.joining.find_run import LAN_LOOK_S, PrintLine
+from p2ptrain.node.joining.nearby_run import FIRST_LOOK_S, NearbyRun, Start
 from p2ptrain.observe.states import duration
 from p2ptrain.observe.waits import clock_time
 from p2ptrain.run import Run
@@ -51,6 +58,8 @@ async def find_first_run(
     *,
     retry_s: float = RETRY_S,
     look_s: float = LAN_LOOK_S,
+    first_look_s: float = FIRST_LOOK_S,
+    start_search: Start | None = None,
     wall: Callable[[], float] = time,
 ) -> Run:
     """Return the run of the first peer that serves one. `waiting` is called with words for the
@@ -64,21 +73,27 @@ async def find_first_run(
     if config.mdns and not (config.assume_yes and names_none):
         waiting("a peer of the run in the local network (--mdns)")
         return await find_run.wait_for_run(network, config, addresses, print_line, look_s=look_s)
+    nearby = NearbyRun(network, config, addresses, print_line, look_s, start_search)
     began, retry_s_now = wall(), retry_s
     while True:
         try:
             return await find_run.fetch_run(network, config, addresses)
-        except NetworkUnreachable as exc:
+        except (NetworkUnreachable, RunMismatch, VersionMismatch) as exc:
+            if config.searches_lan and retry_s_now == retry_s:
+                await nearby.begin()
+                if found := await nearby.find(first_look_s):
+                    return found
             # With --no-wait, and for an observer, a person or a script waits for the answer.
             if exc.code not in TEMPORARY or config.observes or not config.wait_for_approval:
                 raise
-            since = f"since {clock_time(began)}"
             if retry_s_now == retry_s:
                 _print_once(exc, print_line)
-            next_try = f"next try in {duration(retry_s_now)}"
-            print_line(f"waiting {since} for a peer at {_named(addresses)}; {next_try}")
-            waiting(f"for a peer at {_named(addresses)} {since}, tried every few minutes")
-        await trio.sleep(retry_s_now)
+            where = f"{_named(addresses)}{' or in the local network' if nearby.runs else ''}"
+            since, next_try = f"since {clock_time(began)}", f"next try in {duration(retry_s_now)}"
+            print_line(f"waiting {since} for a peer at {where}; {next_try}")
+            waiting(f"for a peer at {where} {since}, tried every few minutes")
+        if found := await nearby.find(retry_s_now):
+            return found
         retry_s_now = min(RETRY_S_MAX, 2 * retry_s_now)
 
 

@@ -24,6 +24,7 @@ from p2ptrain.names import label
 from p2ptrain.node.gossip.hand_over_gossip import encoded_hand_overs
 from p2ptrain.node.gossip.hello_client import send_hello
 from p2ptrain.node.joining.decisions import denial_of
+from p2ptrain.node.joining.stated_machine import known_device, known_reach
 from p2ptrain.node.state.context import Context
 from p2ptrain.node.state.join_requests import Applicant
 from p2ptrain.peers.hello_messages import (
@@ -124,6 +125,8 @@ def _note_request(context: Context, teller: PeerId, signed: bytes) -> bool:
         first_s=known.first_s if known else now,
         note=request.note[:NOTE_CHARACTERS_MAX],
         via=teller if is_passed_on else None,
+        device=known_device(request.device),
+        reach=known_reach(request.reach),
     )
     context.changes.notify_all()
     return is_passed_on
@@ -220,7 +223,8 @@ def waiting_peers(context: Context) -> list[PeerId]:
 
 async def answer_requests(context: Context) -> dict[str, object]:
     """Return the answer for `p2ptrain peers`: each undecided request with its note, the seconds
-    since its peer first asked, and the peer that forwarded it, or ""."""
+    since its peer first asked, the peer that forwarded it, or "", and what its peer says about its
+    device and its reach."""
     pending, now = context.join_requests.pending, context.now()
     told = [
         {
@@ -228,6 +232,8 @@ async def answer_requests(context: Context) -> dict[str, object]:
             "note": pending[peer].note,
             "age_s": round(now - pending[peer].first_s, 1),
             "via": pending[peer].via or "",
+            "device": pending[peer].device,
+            "reach": pending[peer].reach,
         }
         for peer in open_requests(context)
     ]

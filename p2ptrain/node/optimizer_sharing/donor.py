@@ -16,7 +16,7 @@ from p2ptrain.ids import PeerId, RunId
 from p2ptrain.node.forwarding import forwarding
 from p2ptrain.node.optimizer_sharing.optimizer_offer import OptimizerOffer, put_newest
 from p2ptrain.node.state.context import Context
-from p2ptrain.peers.protocol_names import INNER_PROTOCOL
+from p2ptrain.peers.protocol_names import INNER_ASK_BYTES_MAX, INNER_PROTOCOL
 
 OFFER_S = 60.0
 """Seconds for which joiners get the same offer: requests cannot make us store states more often."""
@@ -32,8 +32,6 @@ KEPT_MAX = 3
 """Maximum number of states kept at a time; otherwise a request every minute could fill our disk.
 Room for a new state arises when the oldest one expires (KEPT_S) or is too old for every joiner.
 Until then, joiners get the newest existing offer."""
-
-ASK_BYTES_MAX = 128
 
 NOTHING, LATER = b"", b"later"
 """The replies "I have no state to offer" and "I am storing a state, ask again"."""
@@ -60,7 +58,7 @@ async def donate(
     making, kept = False, list[OptimizerOffer]()
 
     async def answer(peer: PeerId, payload: bytes) -> bytes:
-        told = fields(unpack(payload, bytes_max=ASK_BYTES_MAX), run=str)
+        told = fields(unpack(payload, bytes_max=INNER_ASK_BYTES_MAX), run=str)
         if told["run"] != context.run:
             raise RemoteProtocolError("the request is for a state of a different run", peer=peer)
         if not (context.trains and keeps_state_here(context)):
@@ -71,7 +69,7 @@ async def donate(
             return LATER
         return offer
 
-    forwarding.handle(context, INNER_PROTOCOL, answer, bytes_max=ASK_BYTES_MAX)
+    forwarding.handle(context, INNER_PROTOCOL, answer, bytes_max=INNER_ASK_BYTES_MAX)
     while True:
         await asked.wait()
         making = True

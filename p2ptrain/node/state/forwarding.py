@@ -29,6 +29,10 @@ PassedOn = Callable[[PeerId, bytes, Passage], Awaitable[bytes]]
 AT_ONCE, PER_S = 16, 8.0
 """Number of requests of one sender that a forwarder passes on at once, and per second."""
 
+RARE_AT_ONCE, RARE_PER_S = 16, 2.0
+"""The same for requests to meet at a relay and for an inner optimizer (`is_rare` in
+`forwarded_protocols`): a member makes one for each source, not one for each message of a vote."""
+
 VISITORS_AT_ONCE, VISITORS_PER_S = 128, 16.0
 """Number of requests that a forwarder passes on from all visitors and to them, at once and per
 second. A newcomer needs about eight for each source, and has a few sources."""
@@ -50,6 +54,8 @@ class Forwarding:
     """Number of requests that this node has passed on for others."""
     allowed: Allowance = field(default_factory=lambda: Allowance(AT_ONCE, PER_S))
     """Rate limit for the requests of each sender that this node passes on."""
+    allowed_rare: Allowance = field(default_factory=lambda: Allowance(RARE_AT_ONCE, RARE_PER_S))
+    """Further rate limit for those of them that are rare."""
     allowed_visitors: FairAllowance = field(
         default_factory=lambda: FairAllowance(VISITORS_AT_ONCE, VISITORS_PER_S)
     )

@@ -12,7 +12,8 @@ from p2ptrain.run import SignedDenial
 class Applicant:
     """A peer that waits for admission. `first_s` and `asked_s` are when it first and last asked (by
     `Context.now`). `site` is the address that it asked from, or says which peer forwarded its
-    signed request; `via` is that peer. `note` is its message to the organiser."""
+    signed request; `via` is that peer. `note` is its message to the organiser. `device` and `reach`
+    are its own word about its machine (`joining/stated_machine`); "" if it does not say so."""
 
     asked_s: float
     site: str
@@ -20,6 +21,8 @@ class Applicant:
     first_s: float = 0.0
     note: str = ""
     via: PeerId | None = None
+    device: str = ""
+    reach: str = ""
 
 
 @dataclass(slots=True)

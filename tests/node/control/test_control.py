@@ -129,13 +129,14 @@ async def test_allowlist_that_the_organiser_wrote_is_used_after_a_reload(tmp_pat
         save_allowlist(r.context.home.allowlist, SignedAllowlist.publish(organiser, newer))
         asked_s = r.context.now()
         r.context.join_requests.pending[BOB.peer] = Applicant(
-            asked_s, "", b"", asked_s, "Bob, two GPUs", via=CAI.peer
+            asked_s, "", b"", asked_s, "Bob, two GPUs", CAI.peer, "cuda", "public"
         )
         (told,) = json.loads(json.dumps(await answer(r, b'{"command":"join-requests"}\n')))[
             "requests"
         ]
         assert told.pop("age_s") >= 0
-        assert told == {"peer": BOB.peer, "note": "Bob, two GPUs", "via": CAI.peer}
+        stated = {"device": "cuda", "reach": "public"}
+        assert told == {"peer": BOB.peer, "note": "Bob, two GPUs", "via": CAI.peer} | stated
         assert await answer(r, b'{"command":"pending"}\n') == {"pending": [BOB.peer]}
         said = await answer(r, b'{"command":"reload-allowlist"}\n')
         assert said == {"newer": True, "sequence": 2}

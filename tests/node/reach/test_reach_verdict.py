@@ -63,8 +63,9 @@ def test_half_open_node_is_told_the_missing_port() -> None:
 
 def test_carrier_is_named_if_the_router_did_its_part() -> None:
     assert verdict(NEITHER, PLACE, UPNP).words == (
-        "blocked by the carrier: your router opened TCP 4201 and 4202 by UPnP, but your provider "
-        "blocks connections from outside; ask your provider for a public address, or use IPv6"
+        "mapped but blocked by the carrier: your router opened TCP 4201 and 4202 by UPnP, but your "
+        "provider blocks connections from outside; ask your provider for a public address, or use "
+        "IPv6"
     )
     punched = verdict(NEITHER, PLACE, UPNP, OtherWays(punched=1, members=2))
     assert "peers reach you by hole punching or through others" in punched.sentence
@@ -72,14 +73,15 @@ def test_carrier_is_named_if_the_router_did_its_part() -> None:
 
 def test_closed_node_is_told_what_to_forward() -> None:
     assert verdict(NEITHER, PLACE).words == (
-        "closed: no member reaches you, so your neighbours in an exchange must be peers that you "
-        "can dial; forward TCP 4201 and 4202 to 192.168.1.5 on your router"
+        "closed: members cannot connect to you, so you connect to them, if necessary by hole "
+        "punching or through others; to be reached directly, forward TCP 4201 and 4202 to "
+        "192.168.1.5 on your router"
     )
 
 
 def test_node_without_nat_is_told_to_open_its_firewall() -> None:
     place = replace(PLACE, translated=False)
-    assert verdict(NEITHER, place).sentence.endswith("; open TCP 4201 and 4202 in your firewall")
+    assert verdict(NEITHER, place).sentence.endswith(", open TCP 4201 and 4202 in your firewall")
     assert verdict(PortsReached(True, False), place).words == (
         "half: control port reached, data port not: open TCP 4202 in your firewall too"
     )

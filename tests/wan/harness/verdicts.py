@@ -72,7 +72,7 @@ CASES = {
 }
 """The right verdicts in a run whose other members can all be dialled. A node behind a NAT dials
 them, so it never needs to punch holes or to use a relay. `closed` is then right: no member reaches
-it, and its neighbours must be peers that it can dial. `exchanges.VERDICTS` has the right verdicts
+it. `exchanges.VERDICTS` has the right verdicts
 where members need these ways."""
 
 CHANGES: tuple[tuple[bool, tuple[int, ...], Reach], ...] = (

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -22,8 +21,9 @@ from p2ptrain.cli.commands.admission.grants import (
     granted,
     has_delegates,
 )
+from p2ptrain.cli.commands.admission.pending_requests import PendingRequest, pending_requests
 from p2ptrain.cli.commands.admission.role_option import READER, TRAINER, RoleOption, role_from
-from p2ptrain.cli.control_client import notify, send_command
+from p2ptrain.cli.control_client import notify
 from p2ptrain.cli.durations import age, parse_duration
 from p2ptrain.cli.homes import HomeOption, open_home, organiser_of, run_of
 from p2ptrain.cli.output import JsonOption, examples, progress, result, result_json
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from p2ptrain.archive.home import Home
     from p2ptrain.run import Denial, Run
 
-NOTE_SHOWN_MAX = 80
 ASKING = "peers that ask to join"
 LISTED = "peers on the allowlist"
 
@@ -62,28 +61,19 @@ PeerArgument = Annotated[
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class PendingRequest:
-    """One request to join, as the node in the home knows it. `via` is the member that forwarded it,
-    or None."""
-
-    peer: PeerId
-    note: str
-    age_s: float
-    via: PeerId | None
-
-
 @app.command(epilog=examples("p2ptrain peers pending", "p2ptrain peers pending --json"))
 def pending(home: HomeOption = None, as_json: JsonOption = False) -> None:
     """Show the peers that ask to join, the longest waiting first.
 
     Requests are known to running nodes only: to those that received them, and to the organiser's.
+    The device, the kind of address and the note are the word of the peer that asks.
     """
     from p2ptrain.names import label, peer_name
+    from p2ptrain.run.stated_facts import in_words
 
     where = open_home(home, to_write=False)
     run = run_of(where)
-    requests = _requests(where)
+    requests = pending_requests(where)
     if as_json:
         rows = [
             {
@@ -92,6 +82,8 @@ def pending(home: HomeOption = None, as_json: JsonOption = False) -> None:
                 "note": each.note,
                 "age_s": each.age_s,
                 "via": each.via,
+                "device": each.device,
+                "reach": each.reach,
             }
             for each in requests
         ]
@@ -100,7 +92,9 @@ def pending(home: HomeOption = None, as_json: JsonOption = False) -> None:
     for each in requests:
         told = f"  through {label(each.via)}" if each.via else ""
         note = f'  "{each.note}"' if each.note else ""
-        result(f"{peer_name(each.peer)}  {each.peer}  {age(each.age_s)}{told}{note}")
+        who = f"{peer_name(each.peer)}  {each.peer}  {age(each.age_s)}"
+        machine = f"  {stated}" if (stated := in_words(each.device, each.reach)) else ""
+        result(f"{who}{machine}{told}{note}")
     progress(_what_to_do(where, run, requests))
 
 
@@ -360,28 +354,6 @@ def _requests_if_any(where: Home) -> tuple[list[PendingRequest], str]:
     """Return the requests that the node in this home knows; if there is no such node, () and the
     reason."""
     try:
-        return _requests(where), ""
+        return pending_requests(where), ""
     except P2PTrainError as error:
         return [], error.what
-
-
-def _requests(where: Home) -> list[PendingRequest]:
-    """Ask the node in this home for the requests. Leave out malformed ones.
-
-    Raises P2PTrainError: the node does not answer."""
-    told = send_command(where.root, "join-requests").get("requests", [])
-    found = map(_request, told if isinstance(told, list) else [])
-    return [each for each in found if each is not None]
-
-
-def _request(row: object) -> PendingRequest | None:
-    from p2ptrain.identity import is_peer_id
-
-    match row:
-        case {"peer": str(peer), "note": str(note), "age_s": int() | float() as age_s, **rest} if (
-            is_peer_id(peer)
-        ):
-            via = rest.get("via")
-            teller = PeerId(via) if isinstance(via, str) and is_peer_id(via) else None
-            return PendingRequest(PeerId(peer), printable(note)[:NOTE_SHOWN_MAX], age_s, teller)
-    return None
