@@ -338,9 +338,10 @@ VOTE-LOST: Your seed is a founder of the run. It was stopped, and the members ag
 WAITING: Your node has been in the same state for at least twice as long as usual. The message says
     what it waits for, since when, until when, and which peer is the likely cause. Often the members
     wait for another peer: then you need not do anything.
-SYNC-SLOW: An exchange takes twice as long as this node's exchanges usually do. Your connection, or
-    another member's, is slower than before. If a peer delays the exchange for long, the members
-    continue without it.
+SYNC-SLOW: An exchange takes twice as long as this node's exchanges usually do, or more than a
+    minute if the node has just started. The message says since when, for whom the members wait, and
+    which peer is the likely cause. If a peer delays the exchange for long, the members continue
+    without it.
 SYNC-DROPPED: This node was left out of an exchange: it was late, the others did not receive its
     messages, or an attempt with it failed. If the cause of a failure is unclear, members sit out in
     turn, so this node may not be the cause. Its work is kept for the next exchange.

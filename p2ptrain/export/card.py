@@ -17,6 +17,9 @@ _BITS = {
 }
 
 
+CONTRIBUTORS_MAX = 200
+"""Maximum number of peers that the card names. `p2ptrain.json` has all of them."""
+
 _MARKUP = frozenset("\\`*_{}[]<>()#+-!|&~^=$:@\"'")
 """The characters that Markdown, HTML or mathematics in Markdown may interpret. They are written as
 character references. Without ":" and "@", no address becomes a link."""
@@ -55,10 +58,7 @@ def card(origin: Provenance, spec: ModelSpec, dtype: Dtype, theta: Digest, examp
             f"| ledger | height {origin.ledger_height}, newest entry `{origin.ledger_head}` |",
             f"| blake3 of θ, fp32 | `{theta}` |",
             f"| weights here | {_BITS[dtype]} |",
-            f"| model | {counted(spec.layers, 'layer')} of width {spec.width}, "
-            f"{counted(spec.heads, 'head')}, {counted(spec.kv_heads, 'key-value head')}, "
-            f"feed-forward {spec.ffn}, vocabulary {spec.vocab}, context {spec.sequence}, "
-            f"rotary base {spec.rope_base:g}, {'tied' if spec.tied else 'untied'} embeddings |",
+            f"| model | {_model(spec)} |",
             "",
             "`p2ptrain.json` has the same facts for programs. Anyone who holds the run's "
             "ledger can check the weights: `p2ptrain verify`, `p2ptrain ckpt verify`.",
@@ -80,7 +80,17 @@ def card(origin: Provenance, spec: ModelSpec, dtype: Dtype, theta: Digest, examp
             "",
             _licence(origin),
             "",
+            *_contributors(origin),
         ]
+    )
+
+
+def _model(spec: ModelSpec) -> str:
+    return (
+        f"{counted(spec.layers, 'layer')} of width {spec.width}, "
+        f"{counted(spec.heads, 'head')}, {counted(spec.kv_heads, 'key-value head')}, "
+        f"feed-forward {spec.ffn}, vocabulary {spec.vocab}, context {spec.sequence}, "
+        f"rotary base {spec.rope_base:g}, {'tied' if spec.tied else 'untied'} embeddings"
     )
 
 
@@ -96,6 +106,27 @@ def _licence(origin: Provenance) -> str:
         "The run's organiser decides on the licence of the weights; this export does not "
         "know it. Ask before you pass them on."
     )
+
+
+def _contributors(origin: Provenance) -> list[str]:
+    """Return a section that names who contributed, with the tokens that a quorum certified."""
+    if not origin.contributors:
+        return []
+    total = sum(tokens for _, tokens in origin.contributors)
+    named = origin.contributors[:CONTRIBUTORS_MAX]
+    more = len(origin.contributors) - len(named)
+    return [
+        "## Contributors",
+        "",
+        "Thanks to everyone who trained this model. The members certified these tokens in the "
+        "run's ledger, and anyone can count them from its first entry on.",
+        "",
+        "| peer | tokens | share |",
+        "|---|---|---|",
+        *(f"| {label(peer)} | {tokens:,} | {tokens / total:.1%} |" for peer, tokens in named),
+        *([f"| {counted(more, 'more peer')} | | |"] if more else []),
+        "",
+    ]
 
 
 def _literal(text: str) -> str:

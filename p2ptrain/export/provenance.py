@@ -46,6 +46,9 @@ class Provenance:
     licence: str = ""
     contact: str = ""
     """The words of the organiser about the run; see `About` in `run/outside_facts`."""
+    contributors: tuple[tuple[PeerId, int], ...] = ()
+    """The peers that contributed to these weights, with their certified tokens, most tokens first.
+    Empty unless the user wants to name them."""
 
     @property
     def loudly(self) -> str | None:

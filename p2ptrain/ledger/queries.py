@@ -38,6 +38,8 @@ class LedgerStatus:
     until: float | None = None
     """When this node decides again even if no report arrives, in seconds of the caller's clock.
     None while it waits for reports only."""
+    proposes: bool = False
+    """Whether there is something to vote on: the wait is for the votes."""
 
 
 class Queries(ABC):
@@ -130,6 +132,7 @@ class Queries(ABC):
             waiting_for=wish.waiting_for,
             branch="; ".join(words for words in (branch_words(state), branch) if words),
             until=wish.look_again_at if wish.value is None else None,
+            proposes=wish.value is not None,
         )
 
 

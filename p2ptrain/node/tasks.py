@@ -51,6 +51,7 @@ from p2ptrain.node.outer_state.retention import keep_store_small
 from p2ptrain.node.outer_state.scrub import scrub
 from p2ptrain.node.port_mapping.keep_mapped import keep_ports_mapped
 from p2ptrain.node.punching.agreeing import answer_punches, keep_punching
+from p2ptrain.node.punching.port_kind import watch_port_kind
 from p2ptrain.node.reduce.reduce_task import run_reduces
 from p2ptrain.node.reduce.sketch_exchange import serve_sketches
 from p2ptrain.node.relaying.meetings import answer_meetings
@@ -140,7 +141,7 @@ async def run_tasks(
         start_presence(nursery, context)
         for task in (notice_the_end, notice_isolation, notice_waits, watch_reach, keep_punching):
             nursery.start_soon(task, context)
-        for task in (notice_stop, keep_ports_mapped, answer_meetings):
+        for task in (notice_stop, keep_ports_mapped, answer_meetings, watch_port_kind):
             nursery.start_soon(task, context)
         nursery.start_soon(print_progress, context, print_line)
         nursery.start_soon(record_series, context)

@@ -259,5 +259,5 @@ def _millions(tokens: int) -> str:
 def _member_line(member: MemberStatus) -> str:
     who = f"{member.peer_name} (…{member.peer[-6:]})"
     heard = "" if member.heard_s_ago is None else f", heard {duration(member.heard_s_ago)} ago"
-    rtt = "" if member.rtt_ms is None else f", RTT {member.rtt_ms:.0f} ms as measured here"
+    rtt = "" if member.rtt_ms is None else f", RTT {member.rtt_ms:.0f} ms"
     return f"  {member.health:<7} {who:<28} {member.role:<8} {member.state}{heard}{rtt}"

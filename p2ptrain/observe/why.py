@@ -43,7 +43,8 @@ def _facts(status: NodeStatus, now: float) -> Iterator[tuple[str, str]]:
         names = [_named(status, name) for name in _texts(wait.get("names"))]
         more = f" and {len(names) - PEERS_MAX} more" if names[PEERS_MAX:] else ""
         named = f": {', '.join(names[:PEERS_MAX])}{more}" if names else ""
-        yield "waits for", f"{reason}{named}"
+        # Without names, the reason is often a fact, such as "all members are ready".
+        yield ("waits for" if named else "because"), f"{reason}{named}"
         yield from _times(wait, now)
         yield "likely cause", _cause(status)
     for member in _awaited(status, _texts(wait.get("peers"))):

@@ -44,6 +44,7 @@ _CLAIMED_ITEMS = 6
 
 _RELAYS = "/p2ptrain-relays/"
 _BY_IPV6 = "/p2ptrain-dialable/6"
+_CHANGES_PORTS = "/p2ptrain-ports/changing"
 
 SHARE_BLOCKS_MAX = 4096
 """Maximum number of held-out blocks in one member's share of a validation."""
@@ -171,6 +172,9 @@ class Heartbeat:
     """Whether other sites have lately connected to the sender's data plane by IPv6. It is a text
     among the addresses too. `dialable` is about IPv4, unless all members see the sender at IPv6
     addresses."""
+    changes_ports: bool = False
+    """Whether the sender's router shows each peer another port (a symmetric NAT), as far as the
+    sender knows. It is a text among the addresses too."""
     step_report: StepReport | None = None
     """The sender's report on the newest outer step that it has finished. It is a text among the
     addresses too."""
@@ -190,10 +194,12 @@ def encode(heartbeat: Heartbeat) -> bytes:
     wire["state"] = heartbeat.state[:STATE_CHARACTERS_MAX]
     told = [f"{_RELAYS}{heartbeat.relays}"] if heartbeat.relays else []
     told += [_BY_IPV6] if heartbeat.dialable_by_ipv6 else []
+    told += [_CHANGES_PORTS] if heartbeat.changes_ports else []
     if heartbeat.step_report is not None:
         told.append(encode_report(heartbeat.step_report))
     wire["addresses"] = (*heartbeat.addresses[: ADDRESSES_MAX - len(told)], *told)
-    del wire["relays"], wire["dialable_by_ipv6"], wire["step_report"]
+    for name in ("relays", "dialable_by_ipv6", "changes_ports", "step_report"):
+        del wire[name]
     wire["lacks"] = heartbeat.lacks[:LACKS_MAX]
     wire["paths"] = [[peer, path.rate, path.delay_ms] for peer, path in heartbeat.paths]
     if heartbeat.reduce is not None:
@@ -234,7 +240,8 @@ def decode(data: bytes) -> Heartbeat:
     wire["state"] = _printable(wire["state"][:STATE_CHARACTERS_MAX])
     addresses, wire["relays"] = _without_relays(_addresses(wire["addresses"]))
     wire["dialable_by_ipv6"] = _BY_IPV6 in addresses
-    addresses = tuple(each for each in addresses if each != _BY_IPV6)
+    wire["changes_ports"] = _CHANGES_PORTS in addresses
+    addresses = tuple(each for each in addresses if each not in (_BY_IPV6, _CHANGES_PORTS))
     wire["addresses"], wire["step_report"] = without_report(addresses)
     wire["ready"] = _ready(wire["ready"])
     wire["reduce"] = _reduce(wire["reduce"])

@@ -142,6 +142,11 @@ class PathTable:
 
     # ── results ──────────────────────────────────────────────────────────────────────────────────
 
+    def fastest(self, peer: PeerId) -> float:
+        """Return the highest rate that `peer` reports for one of its paths, in bytes per second: an
+        estimate of its uplink. Return 0 if it reports none."""
+        return 1000.0 * max((path.rate for path in self._of(peer).values()), default=0)
+
     def is_measured(self, a: PeerId, b: PeerId) -> bool:
         return self._path(a, b).rate > 0
 

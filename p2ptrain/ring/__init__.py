@@ -17,6 +17,7 @@ from p2ptrain.ring.arrangement import NEIGHBOURS_MAX, Arrangement, Paths, arrang
 from p2ptrain.ring.influence import contribution_peak, mean_max, residual_max
 from p2ptrain.ring.plan import ReducePlan, Segment, plan
 from p2ptrain.ring.reduce import Links, Reduce
+from p2ptrain.ring.relayed_order import Relays
 from p2ptrain.ring.request import SILENCE_S, ReduceRequest, ReduceStatistics, Traffic
 from p2ptrain.ring.schedules import SCHEDULES, Route, Schedule, routes
 from p2ptrain.ring.source import Contribution, Difference, Source, quantised_once
@@ -35,6 +36,7 @@ __all__ = [
     "ReducePlan",
     "ReduceRequest",
     "ReduceStatistics",
+    "Relays",
     "Route",
     "Schedule",
     "Segment",

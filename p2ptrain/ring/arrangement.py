@@ -2,11 +2,15 @@
 
     seconds = hops × delay + bytes ÷ rate, for the path or uplink that takes longest
               + time to connect, for each connection of the peer with the most neighbours
+              + the time of a lost attempt, for each pair for which no relay has a place
 
 The ring uses the fewest paths and has the fewest bytes in flight, but it has the most hops. It is
 fastest for large vectors, `direct` for small vectors over long distances, and `grid` in between if
 there are many peers. A ring rounds a sum at each hop. With a codec of 4 bits and many peers, this
 adds too much error, so in that case a ring is used only if no other schedule can connect.
+
+Some pairs need a relay. The uplink of a relay also carries the bytes of the pairs that it relays,
+so an order or a schedule with fewer such pairs may be faster (`relayed_order`).
 
 Measured rates vary, so the current choice is kept unless another is much faster. A pair that cannot
 connect has rate 0, and a plan that needs such a pair takes infinite time.
@@ -18,13 +22,14 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from math import inf, isinf
 
 from p2ptrain.ids import PeerId
-from p2ptrain.ring.order import BETTER_BY, Rates, best_order
+from p2ptrain.ring.order import BETTER_BY, Rates
+from p2ptrain.ring.relayed_order import NO_RELAYS, Pair, Relays, best_relayed_order
 from p2ptrain.ring.schedules import SCHEDULES, Schedule, routes
 from p2ptrain.ring.streams import streams_for
 
@@ -47,17 +52,22 @@ COARSE_RING_PEERS_MAX = 4
 of a mean is 0.17 with 4 peers in a ring, 0.33 with 16 and 0.71 with 64; with `direct` it is 0.15
 and with `grid` at most 0.18 (docs/results/kernels.md)."""
 
-Pair = tuple[PeerId, PeerId]
+ATTEMPT_LOST_S = 30.0
+"""Seconds that it costs if no relay has a place for a pair: the attempt fails when its deadline for
+connecting is over, and one of the pair sits out the next one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Paths:
     """Rates and delays of the paths between peers. In a pair, the smaller peer id comes first.
-    Rates are in bytes per second, or 0 if the two cannot connect. Delays are one-way.
+    Rates are in bytes per second, or 0 if the two cannot connect. Delays are one-way. `relayed` are
+    the pairs that will probably need one of the `relays`.
     """
 
     rates: Rates
     delays_s: Mapping[Pair, float]
+    relayed: Collection[Pair] = field(default=frozenset())
+    relays: Relays = NO_RELAYS
 
     @property
     def assumed(self) -> float:
@@ -93,7 +103,14 @@ def arrangement(
     """
     stands, last = current
     remaining = [peer for peer in last if peer in set(peers)]
-    order = best_order(peers, paths.rates, assumed=paths.assumed, current=remaining)
+    order = best_relayed_order(
+        peers,
+        paths.rates,
+        assumed=paths.assumed,
+        current=remaining,
+        relayed=paths.relayed,
+        relays=paths.relays,
+    )
     seconds = {
         schedule: estimate_s(schedule, order.peers, payload_bytes, paths)
         for schedule in SCHEDULES
@@ -113,6 +130,8 @@ def arrangement(
     reason = f"estimated: {compared}"
     if "ring" not in allowed:
         reason += f"; with 4 bits, a ring of {len(peers)} would add too much rounding error"
+    if relayed := len(_relayed(best, order.peers, paths)):
+        reason += f"; pairs that need a relay: {relayed}, of {paths.relays.places} places"
     reason += f"; the order: {order.reason}"
     return Arrangement(best, order.peers, seconds[best], reason)
 
@@ -148,23 +167,31 @@ def estimate_s(
             uplinks[peer] = max(uplinks[peer], rate)
     for place, parts in loads.sent.items():
         slowest_s = max(slowest_s, parts * part_bytes / uplinks[order[place]])
+    relayed, relays = _relayed(schedule, order, paths), paths.relays
+    if relayed and relays.count:
+        passed_on = sum(loads.both[pair] for pair in relayed) / relays.count
+        busiest = max(loads.sent.values()) + passed_on
+        slowest_s = max(slowest_s, busiest * part_bytes / relays.uplink)
+    lost_s = ATTEMPT_LOST_S * max(len(relayed) - relays.places, 0)
     # In a ring, a part takes all paths in turn, so the mean delay counts. In other schedules, every
     # hop of a part may be on a slow path, so the longest delay counts.
     delay_s = statistics.fmean(delays_s) if schedule == "ring" else max(delays_s)
     connections = loads.neighbours * streams_for(schedule, count, payload_bytes)
-    return loads.hops * delay_s + slowest_s + CONNECT_S * connections
+    return loads.hops * delay_s + slowest_s + CONNECT_S * connections + lost_s
 
 
 @dataclass(frozen=True, slots=True)
 class _Loads:
     """The load of a schedule. Peers are numbered by their position in the order.
 
-    `pairs` counts the parts sent between two peers, in the busier direction. `sent` counts the
-    parts that each peer sends. `hops` is the number of hops from the first contribution to the last
-    mean. `neighbours` is the largest number of neighbours of any peer.
+    `pairs` counts the parts sent between two peers, in the busier direction, and `both` those in
+    both directions. `sent` counts the parts that each peer sends. `hops` is the number of hops from
+    the first contribution to the last mean. `neighbours` is the largest number of neighbours of any
+    peer.
     """
 
     pairs: Mapping[tuple[int, int], int]
+    both: Mapping[tuple[int, int], int]
     sent: Mapping[int, int]
     hops: int
     neighbours: int
@@ -180,15 +207,25 @@ def _loads(schedule: Schedule, count: int) -> _Loads:
             directed.update((me, to) for to in (*onward, *route.means_to))
             hops = max(hops, route.mean_hop if route.means_to else 0)
     pairs: dict[tuple[int, int], int] = {}
+    both: Counter[tuple[int, int]] = Counter()
     sent: Counter[int] = Counter()
     partners: dict[int, set[int]] = {me: set() for me in range(count)}
     for (a, b), parts in directed.items():
         pair = (min(a, b), max(a, b))
         pairs[pair] = max(parts, pairs.get(pair, 0))
+        both[pair] += parts
         sent[a] += parts
         partners[a].add(b)
         partners[b].add(a)
-    return _Loads(pairs, sent, hops + 1, max(map(len, partners.values()), default=0))
+    return _Loads(pairs, both, sent, hops + 1, max(map(len, partners.values()), default=0))
+
+
+def _relayed(schedule: Schedule, order: Sequence[PeerId], paths: Paths) -> list[tuple[int, int]]:
+    """Return the pairs of this schedule that need a relay, by their places in the order."""
+    if not paths.relayed:
+        return []
+    pairs = _loads(schedule, len(order)).pairs
+    return [(a, b) for a, b in pairs if _pair(order[a], order[b]) in paths.relayed]
 
 
 def _barred(order: Sequence[PeerId], paths: Paths) -> tuple[Pair, ...]:

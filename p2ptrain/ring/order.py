@@ -44,6 +44,8 @@ class RingOrder:
     slowest: float
     """The rate of the slowest edge; infinite if there is no edge."""
     reason: str
+    relayed: int = 0
+    """The number of edges that need a relay."""
 
 
 def best_order(
@@ -55,10 +57,7 @@ def best_order(
     another order is BETTER_BY times as fast.
     """
     names = sorted(set(peers))
-    matrix = [
-        [rates.get((min(a, b), max(a, b)), assumed) if a != b else 0.0 for b in names]
-        for a in names
-    ]
+    matrix = matrix_of(names, rates, assumed)
     if len(names) <= 3:
         found = list(range(len(names)))
     else:
@@ -73,6 +72,14 @@ def best_order(
     return RingOrder(
         tuple(names[at] for at in found), slowest, "no order that was tried has a faster bottleneck"
     )
+
+
+def matrix_of(names: Sequence[PeerId], rates: Rates, assumed: float) -> Matrix:
+    """Return the rates between `names`, by their places. `assumed` is the rate of other pairs."""
+    return [
+        [rates.get((min(a, b), max(a, b)), assumed) if a != b else 0.0 for b in names]
+        for a in names
+    ]
 
 
 def slowest_edge(matrix: Matrix, order: Sequence[int]) -> float:

@@ -14,7 +14,7 @@ import trio
 from p2ptrain.archive.chain_log import entry_of, origin_of
 from p2ptrain.archive.chain_reader import records_in
 from p2ptrain.archive.home import Home
-from p2ptrain.errors import P2PTrainError
+from p2ptrain.errors import P2PTrainError, counted
 from p2ptrain.ledger.chain.values import Commit, SnapshotRef
 from p2ptrain.names import label, peer_name
 from p2ptrain.run import Run, load_run
@@ -105,7 +105,7 @@ def run_facts(run: Run) -> Row:
     manifest, model = run.manifest, run.manifest.model
     about = manifest.about
     words = (
-        f"{model.layers} layers of width {model.width}, {model.heads} heads, "
+        f"{counted(model.layers, 'layer')} of width {model.width}, {model.heads} heads, "
         f"vocabulary {model.vocab}, context {model.sequence}"
     )
     return {
@@ -117,6 +117,7 @@ def run_facts(run: Run) -> Row:
         "description": capped.text(about.description, DESCRIPTION_CHARACTERS_MAX),
         "licence": capped.text(about.licence),
         "contact": capped.text(about.contact),
+        "public_weights": manifest.public.weights,
     }
 
 

@@ -98,6 +98,7 @@ def test_training_rate_must_be_known_and_unchanged(
 PAUSE: dict[str, object] = {
     "freed_s": 1.3,
     "inner_step_s_max": 1.1,
+    "end_of_process_s": 0.25,
     "took_part_while_paused": [],
     "outer_step_when_trainer_was_up": 9,
     "contributed_to_outer_step": 10,
@@ -109,6 +110,7 @@ PAUSE: dict[str, object] = {
     [
         ({}, [True, True]),
         ({"freed_s": 1.7}, [False, True]),
+        ({"freed_s": 1.7, "end_of_process_s": 0.4}, [True, True]),
         ({"contributed_to_outer_step": 11}, [True, False]),
         ({"took_part_while_paused": [8]}, [True, False]),
     ],

@@ -28,6 +28,11 @@ class Module:
         return _parsed(self.text)
 
     @property
+    def nodes(self) -> tuple[ast.AST, ...]:
+        """All nodes of the tree. Most tests look at each of them, and walking takes longer."""
+        return _nodes(self.text)
+
+    @property
     def part(self) -> str:
         """The name of the subpackage of p2ptrain, which has a rank in the import order; "" for the
         package itself.
@@ -42,6 +47,11 @@ class Module:
 @cache
 def _parsed(text: str) -> ast.Module:
     return ast.parse(text)
+
+
+@cache
+def _nodes(text: str) -> tuple[ast.AST, ...]:
+    return tuple(ast.walk(_parsed(text)))
 
 
 @lru_cache(maxsize=1)
@@ -85,7 +95,7 @@ def imports(module: Module) -> Iterator[str]:
 
     `from a import b` counts as a.b, since b may be a module.
     """
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield alias.name
@@ -96,7 +106,7 @@ def imports(module: Module) -> Iterator[str]:
 
 
 def definitions(module: Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef]:
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield node
 

@@ -34,7 +34,7 @@ def codes_in(module: Module, *, and_compared: bool = True) -> set[str]:
     """
     compared = set() if and_compared else _compared(module.tree)
     found: set[str] = set()
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if id(node) in compared:
             continue
         match node:

@@ -38,7 +38,7 @@ def sentences(text: str) -> Iterator[str]:
 
 def prose(module: Module) -> Iterator[str]:
     """Yield docstrings, including those of fields and constants, and blocks of comments."""
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if not isinstance(node, ast.Expr) or not isinstance(node.value, ast.Constant):
             continue
         if isinstance(node.value.value, str):
@@ -83,8 +83,8 @@ def messages(module: Module) -> Iterator[str]:
     """Yield the string literals that can be messages, with `…` for each field of an f-string. Leave
     out docstrings, names, and texts of several lines, such as programs and tables.
     """
-    inside = {id(part) for node in ast.walk(module.tree) for part in _no_messages(node)}
-    for node in ast.walk(module.tree):
+    inside = {id(part) for node in module.nodes for part in _no_messages(node)}
+    for node in module.nodes:
         if id(node) in inside:
             continue
         if isinstance(node, ast.JoinedStr):

@@ -47,7 +47,7 @@ def by_hand(module: Module) -> Iterator[str]:
     texts and their examples, which are not messages.
     """
     exempt: set[ast.AST] = set()
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         match node:
             case ast.Expr(value=ast.Constant()):
                 exempt.add(node.value)
@@ -55,7 +55,7 @@ def by_hand(module: Module) -> Iterator[str]:
                 exempt.update(ast.walk(node))
             case ast.Call(func=ast.Attribute(attr="Option" | "Argument" | "Typer")):
                 exempt.update(ast.walk(node))
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         match node:
             case ast.Constant(value=str(text)) if node not in exempt and OF_A_HOME.search(text):
                 yield text

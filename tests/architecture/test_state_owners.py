@@ -137,7 +137,7 @@ def trespasses(module: Module) -> Iterator[str]:
             continue
         handle, fields = handle_of(name), fields_of(found)
         forbidden = methods_of_owner(found)
-        for node in ast.walk(module.tree):
+        for node in module.nodes:
             hits = [each for each in changed(node) if each.attr in fields]
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
                 hits += [node.func] if node.func.attr in forbidden else []
@@ -175,7 +175,7 @@ def test_only_the_consensus_folder_calls_ledger_handle() -> None:
     callers = {
         module.name.split(".")[2]
         for module in in_node()
-        for node in ast.walk(module.tree)
+        for node in module.nodes
         if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("core.handle")
     }
     assert callers == {"consensus"}

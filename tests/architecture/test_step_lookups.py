@@ -27,7 +27,7 @@ def lookups(module: Module) -> Iterator[str]:
     """Yield each call that takes a step number as an argument, except constructor calls, which only
     store it.
     """
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if isinstance(node, ast.Call) and any(map(is_step, node.args)):
             called = ast.unparse(node.func)
             if not called.rpartition(".")[2][0].isupper():

@@ -61,7 +61,7 @@ def words_of(name: str) -> set[str]:
 
 def names_defined(module: Module) -> Iterator[str]:
     yield from module.name.split(".")
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield node.name
         elif isinstance(node, ast.arg):
@@ -155,7 +155,7 @@ def test_broad_except_occurs_only_where_allowed() -> None:
         f"{module.where}:{node.lineno}"
         for module in programs()
         if not module.where.startswith(BROAD_EXCEPT_ALLOWED)
-        for node in ast.walk(module.tree)
+        for node in module.nodes
         if broad(node) and isinstance(node, ast.ExceptHandler)
     ]
     assert found == []
@@ -164,7 +164,7 @@ def test_broad_except_occurs_only_where_allowed() -> None:
 def calls(module: Module, wanted: Callable[[str], bool]) -> list[str]:
     return [
         f"{module.where}:{node.lineno}"
-        for node in ast.walk(module.tree)
+        for node in module.nodes
         if isinstance(node, ast.Call) and wanted(ast.unparse(node.func))
     ]
 
@@ -188,7 +188,7 @@ def test_no_test_is_skipped() -> None:
     found = [
         f"{module.where}:{node.lineno}"
         for module in modules_of_tests()
-        for node in ast.walk(module.tree)
+        for node in module.nodes
         if isinstance(node, ast.Attribute) and marks.fullmatch(ast.unparse(node))
     ]
     assert found == []

@@ -14,7 +14,7 @@ from p2ptrain.cli.commands.admission import grants
 from p2ptrain.cli.commands.run_amend import RunProgress
 from p2ptrain.identity import Identity, load_or_create
 from p2ptrain.ids import PeerId
-from p2ptrain.names import label
+from p2ptrain.names import label, peer_name
 from p2ptrain.run import (
     CoOrganisers,
     Run,
@@ -239,11 +239,14 @@ def test_lost_key_is_replaced_by_the_other_organisers_and_not_if_there_are_none(
     p2ptrain: Command, tmp_path: Path, organiser_home: Path
 ) -> None:
     o = office(tmp_path, 1)
+    p2ptrain("peers", "approve", CAI, "--home", o.first)
+    o.publish()
+    lost = o.run.manifest.organiser
     told = p2ptrain(
-        *("run", "hand-over", CAI, "--lost", o.run.manifest.organiser),
+        *("run", "hand-over", peer_name(CAI), "--lost", peer_name(lost)),
         *("--home", o.second, "--json"),
     ).json
-    assert told["new"] == CAI
+    assert (told["old"], told["new"]) == (lost, CAI)
     outcome = p2ptrain("run", "hand-over", CAI, "--lost", DAN, "--home", organiser_home)
     assert outcome.err.split()[0] == "error[HAND-OVER-ALONE]"
     two = office(tmp_path / "two", 2)

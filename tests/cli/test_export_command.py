@@ -16,13 +16,16 @@ from p2ptrain.cli.outside import Outside
 from p2ptrain.errors import P2PTrainError
 from p2ptrain.export import parity
 from p2ptrain.extras import install
+from p2ptrain.identity import load_or_create
 from p2ptrain.ids import Digest
+from p2ptrain.names import label
+from p2ptrain.run.outside_facts import Public
 from p2ptrain.state import OuterState, snapshot_meta
 from p2ptrain.store import Store, StoreReader
-from p2ptrain.testing.published import MODEL
+from p2ptrain.testing.published import MODEL, policy, publish
 from p2ptrain.trainer.formats.shapes import layout_of
 from tests.cli.conftest import Command, Outcome
-from tests.cli.histories import WrittenHistory
+from tests.cli.histories import WrittenHistory, make_history
 
 NUMEL = layout_of(MODEL).numel
 
@@ -57,6 +60,23 @@ def test_newest_certified_snapshot_is_exported_while_a_node_runs(
     assert "--snapshot head" in done.err
     written = json.loads((tmp_path / "out" / "p2ptrain.json").read_text())
     assert written == {name: done.json[name] for name in written}
+
+
+def test_contributors_are_named_if_the_run_and_the_user_want_it(
+    export: Command, p2ptrain: Command, home: Home, history: WrittenHistory, tmp_path: Path
+) -> None:
+    refused = export("--names")
+    assert (refused.code, "does not let strangers see the names" in refused.err) == (2, True)
+    named, out = Home(tmp_path / "named"), tmp_path / "named-out"
+    public = Public(telemetry=True, weights=True, names=True)
+    rules = policy(participants_min=1, snapshot_every=2)
+    make_history(named, publish(named, rules=rules, public=public, steps=99), 5)
+    words = ("export", "--to", "hf", out, "--names", "--no-parity", "--home", named.root)
+    me = load_or_create(named.identity).peer
+    assert p2ptrain(*words, "--json").json["contributors"] == [[me, 8]], "θ of outer step 4"
+    assert f"| {label(me)} | 8 | 100.0% |" in (out / "README.md").read_text()
+    assert export().code == 0
+    assert "## Contributors" not in (tmp_path / "out" / "README.md").read_text()
 
 
 @pytest.mark.parametrize("word", ["genesis", "0", "2", "digest"])

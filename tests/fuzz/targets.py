@@ -64,7 +64,6 @@ from p2ptrain.peers import (
     relay_messages,
 )
 from p2ptrain.peers.series import event_pages, history_pages
-from p2ptrain.peers.series.signed_page import signed_page
 from p2ptrain.portmap import natpmp, pcp, ssdp, upnp
 from p2ptrain.portmap.values import NONCE_BYTES, MapRequest, Protocol
 from p2ptrain.proofs import hidden_states
@@ -245,12 +244,12 @@ TARGETS: dict[str, Target] = {
     "history-request": Target(history_pages.decode_request),
     "history-page": Target(
         lambda data: history_pages.decode_page(
-            history_pages.signed_body(data, ORGANISER), run().id, ORGANISER.peer
+            history_pages.KIND.signed(data, ORGANISER), run().id, ORGANISER.peer
         )
     ),
     "history-events": Target(
         lambda data: event_pages.decode_events(
-            signed_page(event_pages.PREFIX, data, ORGANISER), run().id, ORGANISER.peer
+            event_pages.KIND.signed(data, ORGANISER), run().id, ORGANISER.peer
         )
     ),
     "identity-question": Target(identity_messages.decode_question),

@@ -57,6 +57,15 @@ def test_status_shows_the_agreed_state_and_the_awaited_peers() -> None:
     )
 
 
+def test_status_says_whether_there_is_something_to_vote_on() -> None:
+    some = LedgerGroup(small_rules())
+    said = list[bool]()
+    for peer in (A, B, C):
+        some.send_events("a", Ready(peer, 0, 200, 2))
+        said.append(some["a"].status(0.0).proposes)
+    assert said == [False, False, True]
+
+
 def test_status_follows_the_run_to_its_end() -> None:
     some = LedgerGroup(small_rules(outer_steps=1))
     said = [some["a"].status(0.0).reason]

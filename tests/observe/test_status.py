@@ -109,8 +109,7 @@ def test_complete_status_is_shown_as_readable_text() -> None:
         "sending   congestion control cubic; bbr is not available: No such file or directory",
         "exchange  the last took 1.50 s",
         "warning   the journal lost 3 lines",
-        "  yellow  calm-fox (…GhIjKl)           voter    training, heard 7 s ago, RTT 42 ms as "
-        "measured here",
+        "  yellow  calm-fox (…GhIjKl)           voter    training, heard 7 s ago, RTT 42 ms",
         "uptime    75 s",
     ]
 

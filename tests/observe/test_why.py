@@ -42,7 +42,7 @@ def test_wait_without_limit_names_members_that_are_down() -> None:
     wait = {"for": "2 more participants needed", "peers": [], "names": [], "since": NOW - 400}
     status = replace(made_status(), waiting=wait, members=(*made_status().members[:2], down))
     assert why_lines(status, NOW)[1:] == [
-        "waits for     2 more participants needed",
+        "because       2 more participants needed",
         f"since         {clock_time(NOW - 400)}, for 7 min",
         "until         no time limit: for as long as it takes",
         "likely cause  nothing unusual is known",

@@ -247,4 +247,5 @@ def run_of(history: History) -> Mapping[str, Any]:
         "description": "A made history: nothing on this page was measured.",
         "licence": "Apache-2.0",
         "contact": "run@example.org",
+        "public_weights": False,
     }

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from enum import StrEnum
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,7 +15,7 @@ import typer
 from p2ptrain.cli.homes import HomeOption, open_home, run_of
 from p2ptrain.cli.output import JsonOption, examples, progress, result, result_json
 from p2ptrain.cli.outside import outside
-from p2ptrain.errors import counted
+from p2ptrain.errors import ConfigError, counted
 
 if TYPE_CHECKING:
     from p2ptrain.archive.chain_reader import ChainVerifier
@@ -75,6 +76,13 @@ ParityOption = Annotated[
         show_default="if transformers is installed",
     ),
 ]
+NamesOption = Annotated[
+    bool,
+    typer.Option(
+        "--names",
+        help="Name the contributors on the model card, if the run lets strangers see names.",
+    ),
+]
 
 
 def export(
@@ -89,6 +97,7 @@ def export(
         bool, typer.Option("--force", help="Replace an earlier export in DIR.")
     ] = False,
     parity: ParityOption = None,
+    names: NamesOption = False,
     home: HomeOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -117,23 +126,53 @@ def export(
     compared = is_wanted(parity, parameters, installed=installed)
     found = find(run, _chain(where, run), store, snapshot, progress)
     tokenizer = _tokenizer(run, store)
-    what = run.manifest.model, found.origin, tokenizer
+    origin = _with_names(where, run, found.origin) if names else found.origin
+    what = run.manifest.model, origin, tokenizer
     plan = ExportPlan(*what, dtype.value, shard_mb * 1_000_000, found.certificate)
     seen: list[Parity] = []
     check_folder, free = _parity_check(compared, seen), outside().disk_free_bytes
     exported = export(plan, found.theta, folder, force=force, check_folder=check_folder, free=free)
     if as_json:
         more = {"dtype": plan.dtype, "updates_after": found.updates_after}
-        result_json(_facts(found.origin, exported, seen) | more)
+        result_json(_facts(origin, exported, seen) | more)
     else:
         lacking = hindrance(parameters, installed=installed) if parity is None else "--no-parity"
-        for line in _lines(found.origin, exported, seen, lacking):
+        for line in _lines(origin, exported, seen, lacking):
             result(line)
     if found.updates_after:
         progress(
             f"{counted(found.updates_after, 'outer step')} ended after that snapshot; "
             "--snapshot head applies the updates that this home holds"
         )
+
+
+def _with_names(where: Home, run: Run, origin: Provenance) -> Provenance:
+    """Return `origin` with the peers that contributed until its outer step.
+
+    Raises ConfigError: the run does not let strangers see names, or the ledger here begins later.
+    """
+    from p2ptrain.archive.chain_reader import ChainVerifier, records_in
+    from p2ptrain.archive.contributions import contributions
+    from p2ptrain.archive.ledger_on_disk import rules_of
+
+    if not run.manifest.public.names:
+        raise ConfigError(
+            f"run {run.manifest.name!r} does not let strangers see the names of its peers",
+            likely="its run file does not say names = true under [public]",
+            do="leave out --names",
+        )
+    walk = ChainVerifier(rules_of(run), records_in(where.ledger), where.ledger)
+    if walk.begins.step > origin.step:
+        raise ConfigError(
+            f"the ledger here begins after outer step {origin.step}, so it does not show who "
+            "contributed to these weights",
+            do="leave out --names, or choose a later snapshot",
+        )
+    until = takewhile(lambda link: link.after.step <= origin.step, walk.links())
+    links = ((link.before, link.after, link.certified.entry) for link in until)
+    ranked = contributions(walk.begins, links).ranked()
+    named = ((peer, theirs.tokens) for peer, theirs in ranked if theirs.tokens)
+    return replace(origin, contributors=tuple(named))
 
 
 def _parity_check(compared: bool, seen: list[Parity]) -> Callable[[Path], None]:

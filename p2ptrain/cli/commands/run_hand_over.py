@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from p2ptrain.cli.control_client import notify
-from p2ptrain.cli.homes import HomeOption, open_home, organiser_of, peer_from, run_of
+from p2ptrain.cli.homes import HomeOption, open_home, organiser_of, run_of
 from p2ptrain.cli.output import JsonOption, examples, progress, result_json, result_or_json
+from p2ptrain.cli.peer_choice import chosen_peer
 from p2ptrain.errors import ConfigError
 from p2ptrain.suggested_command import to_paste
 
@@ -28,15 +29,18 @@ def hand_over(
     new: Annotated[
         str,
         typer.Argument(
-            metavar="PEERID", help="The new key's peer id, from p2ptrain id in its home."
+            metavar="PEER",
+            help="The new key: its peer id, from p2ptrain id in its home. If it asks to join or is "
+            "on the allowlist, its name or a part of its id is enough.",
         ),
     ],
     lost: Annotated[
         str | None,
         typer.Option(
             "--lost",
-            metavar="PEERID",
-            help="Key of another organiser to replace, if it is lost or stolen.",
+            metavar="PEER",
+            help="Another organiser whose key is lost or stolen: its name, its peer id, or a "
+            "unique part of the id.",
             show_default="the key in this home",
         ),
     ] = None,
@@ -52,6 +56,7 @@ def hand_over(
     lost, the other organisers sign: as many as must sign an allowlist. The key of a run's only
     organiser cannot be replaced once it is lost, so name co-organisers when you publish a run.
     """
+    from p2ptrain.cli.commands.admission.peers import asking_or_listed
     from p2ptrain.cli.commands.admission.proposals import missing_signatures, offer
     from p2ptrain.names import label
     from p2ptrain.run import SignedHandOver
@@ -66,8 +71,9 @@ def hand_over(
             do="keep a backup of identity.key, and name co-organisers in the next run",
         )
     organiser = organiser_of(where, run)
-    old = organiser.peer if lost is None else peer_from(lost)
-    made = SignedHandOver.publish(organiser, _wanted(where, run, old, peer_from(new), anyway))
+    old = chosen_peer(lost, run.organisers, of="organisers") if lost else organiser.peer
+    chosen = asking_or_listed(where, new)
+    made = SignedHandOver.publish(organiser, _wanted(where, run, old, chosen, anyway))
     check_keys(run, made)
     said = made.hand_over
     facts: dict[str, object] = {"number": said.number, "old": said.old, "new": said.new}

@@ -7,8 +7,10 @@ name that the package has given to it.
 
 from __future__ import annotations
 
+import glob
 import json
 import os
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -32,19 +34,25 @@ class RunLogger(Protocol):
     def close(self) -> None: ...
 
 
+OpenRun = Callable[[str | None, bool], RunLogger]
+"""Opens the run with this name, or a new one. The second argument is whether its last use ended
+with `close`, so that all of its outer steps are on the disk."""
+
+
 class LoggedRun:
     """A target that hands the scalars of each outer step to a `RunLogger`.
 
-    Neither package can say when a step is on the disk. So the mark is one flush behind: after a
-    crash, the steps of the last flushes are written once more."""
+    Neither package can say when a step is on the disk: wandb lost five of forty steps when the
+    command was killed. So the mark says whether the last use ended well. If it did not, all steps
+    are written once more."""
 
-    def __init__(
-        self, mark: Path, scalars: Mapping[str, str], open_run: Callable[[str | None], RunLogger]
-    ) -> None:
+    def __init__(self, mark: Path, scalars: Mapping[str, str], open_run: OpenRun) -> None:
         self._mark, self._scalars = mark, scalars
         known: dict[str, Any] = json.loads(mark.read_bytes()) if mark.exists() else {}
-        self._newest = self._flushed = int(known.get("newest", -1))
-        self._run = open_run(known.get("name"))
+        whole = known.get("closed") is True
+        self._newest = int(known.get("newest", -1)) if whole else -1
+        self._run = open_run(known.get("name"), whole)
+        self._note(closed=False)
 
     @property
     def newest(self) -> int:
@@ -59,21 +67,26 @@ class LoggedRun:
         self._newest = step.step
 
     def flush(self) -> None:
-        self._note(self._flushed)
-        self._flushed = self._newest
+        """Do nothing: only the end of a run makes its steps durable."""
 
     def close(self) -> None:
         self._run.close()
-        self._note(self._newest)
+        self._note(closed=True)
 
-    def _note(self, newest: int) -> None:
+    def _note(self, *, closed: bool) -> None:
+        value = {"newest": self._newest, "name": self._run.name, "closed": closed}
         temporary = self._mark.with_name(self._mark.name + ".new")
-        temporary.write_text(json.dumps({"newest": newest, "name": self._run.name}))
+        temporary.write_text(json.dumps(value))
         os.replace(temporary, self._mark)
+
+
+SILENT = {"WANDB_ERROR_REPORTING": "false"}
+"""Variables that keep the packages from reporting errors to their makers."""
 
 
 def package(name: str) -> Any:
     """Return an optional package. Raises MachineUnfit: it is not installed."""
+    os.environ.update(SILENT)
     try:
         return import_module(name)
     except ImportError as exc:
@@ -89,10 +102,39 @@ def missing(name: str) -> MachineUnfit:
     )
 
 
-class WandbRun:
-    """A run of wandb in offline mode. wandb ignores a step that the run has already."""
+WANDB_SETTINGS = {
+    "console": "off",
+    "silent": True,
+    "host": "",
+    "disable_git": True,
+    "disable_code": True,
+    "x_disable_meta": True,
+    "x_disable_stats": True,
+    "x_disable_machine_info": True,
+    "x_save_requirements": False,
+}
+"""wandb would also record the name and the hardware of this machine, the command with its paths,
+the installed packages, and the terminal's output. `wandb sync` would publish all of that."""
 
-    def __init__(self, wandb: Any, folder: Path, name: str | None) -> None:
+
+class WandbRun:
+    """A run of wandb in offline mode. Each start of the command makes a folder of its own, all with
+    the id of one run: `wandb sync` puts them together. After a crash they are not whole. Then they
+    are removed, and a new run begins, because a step would be uploaded twice otherwise."""
+
+    def __init__(self, wandb: Any, folder: Path, name: str | None, whole: bool) -> None:
+        if name is not None and not whole:
+            _remove_folders(folder, name)
+            name = None
+        try:
+            settings = wandb.Settings(**WANDB_SETTINGS)
+        except (TypeError, ValueError) as exc:
+            raise MachineUnfit(
+                "this version of the package wandb is not supported",
+                code="TRACK-PACKAGE",
+                likely="it is too old, or much newer than p2ptrain",
+                do=f"install another one ({install('wandb==0.31.0')}), or use --to jsonl",
+            ) from exc
         self._run = wandb.init(
             project=PROJECT,
             id=name,
@@ -100,6 +142,7 @@ class WandbRun:
             mode="offline",
             resume="allow" if name else None,
             save_code=False,
+            settings=settings,
         )
         self.name = str(self._run.id)
 
@@ -110,10 +153,16 @@ class WandbRun:
         self._run.finish()
 
 
+def _remove_folders(folder: Path, name: str) -> None:
+    """Remove the folders that wandb has made for the run `name`."""
+    for each in (folder / "wandb").glob(f"offline-run-*-{glob.escape(name)}"):
+        shutil.rmtree(each, ignore_errors=True)
+
+
 class AimRun:
     """A run in aim's repository in a folder. aim replaces the value of a step that it has."""
 
-    def __init__(self, aim: Any, folder: Path, name: str | None) -> None:
+    def __init__(self, aim: Any, folder: Path, name: str | None, whole: bool) -> None:
         self._run = aim.Run(
             run_hash=name,
             repo=str(folder),

@@ -4,6 +4,7 @@ RelayServer, RelayLimits, RelayView   the relay: a listener's handler for PURPOS
 RelayLog, RelayTotals, EndedEdge      what a relay reports
 Pace                                  the rate limit of a relay
 dial_through, serve_through, Route    the two ends of a relayed connection
+ReverseDials, greet_caller            a peer dials this node at its request, without a relay
 first_that_works, ranked              try several relays, in an order that both ends compute
 EdgeKey, FetchKey                     what a relayed connection is for
 RelayRefused, RelayUnreachable        faults of a relay; `sockets` has the others
@@ -18,6 +19,7 @@ from p2ptrain.dataplane.relaying.client import (
     Route,
     dial_through,
     first_that_works,
+    greet_caller,
     serve_through,
 )
 from p2ptrain.dataplane.relaying.messages import (
@@ -39,6 +41,7 @@ from p2ptrain.dataplane.relaying.policy import (
     RelayView,
     judge,
 )
+from p2ptrain.dataplane.relaying.reverse_dials import ReverseDials
 from p2ptrain.dataplane.relaying.server import RelayLog, RelayServer, RelayTimes
 
 __all__ = [
@@ -61,9 +64,11 @@ __all__ = [
     "RelayTotals",
     "RelayUnreachable",
     "RelayView",
+    "ReverseDials",
     "Route",
     "dial_through",
     "first_that_works",
+    "greet_caller",
     "judge",
     "key_from_wire",
     "ranked",

@@ -107,13 +107,48 @@ def dial_through(
             credentials, route, min(join_s or deadline_s, deadline_s), encrypted, dialling
         )
         on_failure.callback(sock.close)
-        context = tls_context(credentials, [route.peer.certificate_der], server=False)
-        secured = TlsSocket(sock, context, server=False, received=received)
-        secured.settimeout(max(ends - time.monotonic(), 0.001))
-        shake_hands(secured, route.peer)
+        secured = _inner_tls(credentials, route.peer, sock, received, ends)
         on_failure.pop_all()
     via = route.relay.peer
     return greet(secured, route.peer, hello, ends=ends, encrypted=encrypted, wanted=wanted, via=via)
+
+
+def greet_caller(
+    credentials: Credentials,
+    peer: Endpoint,
+    sock: socket.socket,
+    hello: Mapping[str, object],
+    *,
+    received: bytes = b"",
+    deadline_s: float,
+    encrypted: bool = True,
+    wanted: Callable[[], bool] | None = None,
+) -> PeerSocket:
+    """Return what `dial` would return, over a socket that `peer` has opened by a reverse dial
+    (`reverse_dials`). The peer calls `serve_through`, with this node as the relay. `received` are
+    the bytes that were already read from `sock`, which is closed if this fails. `wanted` is as for
+    `dial`. This blocks.
+
+    Raises PeerError, RemoteProtocolError: as for `dial`.
+    """
+    ends = time.monotonic() + deadline_s
+    with ExitStack() as on_failure:
+        on_failure.callback(sock.close)
+        check_owner(peer)
+        secured = _inner_tls(credentials, peer, sock, received, ends)
+        on_failure.pop_all()
+    return greet(secured, peer, hello, ends=ends, encrypted=encrypted, wanted=wanted)
+
+
+def _inner_tls(
+    credentials: Credentials, peer: Endpoint, sock: socket.socket, received: bytes, ends: float
+) -> TlsSocket:
+    """Begin TLS with `peer` on `sock`, as the client. Raises PeerError, RemoteProtocolError."""
+    context = tls_context(credentials, [peer.certificate_der], server=False)
+    secured = TlsSocket(sock, context, server=False, received=received)
+    secured.settimeout(max(ends - time.monotonic(), 0.001))
+    shake_hands(secured, peer)
+    return secured
 
 
 def serve_through(
@@ -128,7 +163,8 @@ def serve_through(
 ) -> None:
     """Let `route.peer` connect to us through the relay. Return when its hello has been answered;
     the listener's handler serves the connection. The listener must trust the peer's certificate.
-    Otherwise as for `dial_through`.
+    If the peer is its own relay, this is a reverse dial, and the connection is direct. Otherwise as
+    for `dial_through`.
 
     Raises:
         RelayFault: as for `dial_through`; also if the peer's handshake or hello failed.
@@ -145,7 +181,7 @@ def serve_through(
             route.peer.peer,
             deadline_s=max(ends - time.monotonic(), 0.001),
             received=received,
-            via=route.relay.peer,
+            via=None if route.relay.peer == route.peer.peer else route.relay.peer,
             accepted=dialling.release,
         )
 

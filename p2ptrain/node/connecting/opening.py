@@ -50,7 +50,7 @@ class Opening:
 
     `about` says to the peer what they are for. They have to be open at `ends` (by `Context.now`).
     `keep(number, connection)` takes each connection; it is called in a thread. All methods except
-    `settle` and `complete` are thread-safe.
+    `settle` are thread-safe, and the events are not.
     """
 
     def __init__(
@@ -69,6 +69,8 @@ class Opening:
         self.ends = ends
         self.limiter = limiter
         self.complete = trio.Event()
+        self.calling = trio.Event()
+        """Set when both ends begin to call each other through their NATs."""
         self.met: list[str] = []
         """Why single tries failed, for the journal."""
         self._keep = keep

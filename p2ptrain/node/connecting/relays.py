@@ -1,4 +1,4 @@
-"""The last way to a peer: through a relay, after dialling and hole punching have failed.
+"""The way to a peer through a relay. `sequence` decides when it begins.
 
 For the streams of a reduce, both ends compute the same relays and come without a message. For
 chunks, the member that fetches asks the other one to come (`connecting/chunk_relays`).

@@ -1,13 +1,14 @@
 """The ways in which this node opens a data connection: it dials, or both ends call each other.
 
-Every way has the same signature, and `ways_to` lists them in the order in which they are tried.
-`relays` has the last way, through a third member.
+Every way has the same signature. `sequence` decides the order, and `in_order` lists the ways in
+that order. `reverse` has the reverse dial for chunks, and `relays` the last way, through a third
+member.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Mapping
 from functools import partial
 
 import trio
@@ -19,10 +20,11 @@ from p2ptrain.dataplane import (
     dial,
     punch_and_dial,
 )
+from p2ptrain.dataplane.racing import OVERLAP_S
 from p2ptrain.errors import PeerUnreachable
 from p2ptrain.ids import PeerId
 from p2ptrain.node.connecting.opening import Opening, Way, claim_or_end, open_each
-from p2ptrain.node.gossip.reachability import is_dialable
+from p2ptrain.node.connecting.sequence import Begins, Sequence, Step
 from p2ptrain.node.state.context import Context
 
 AGAIN_S = 0.3
@@ -36,37 +38,31 @@ NEAR_S = 1.5
 """Deadline in seconds of a dial of a peer that cannot be dialled from other sites. It may be behind
 the same router, and then it answers within milliseconds."""
 
-Dials = Callable[[Context, Opening], Awaitable[None]]
 
-
-def ways_to(
-    context: Context, opening: Opening, dials: Dials | None = None, relayed: Way | None = None
+def in_order(
+    context: Context, order: Sequence, ways: Mapping[Step, Way], *, near: Way | None = None
 ) -> list[Way]:
-    """Return the ways to the peer, most promising first. `dials` replaces `dial_once`. `relayed`
-    connects through a relay. It is used only if the peer says that it cannot be dialled, and if
-    punching does not lead to it."""
-    dialable = is_dialable(context, opening.peer)
-    first: Way = partial(dials or dial_once, context)
-    if not dialable:
-        first = partial(dial_once, context, deadline_s=NEAR_S)
-    if not can_punch(context, opening.peer):
-        return [first]
-    punches: Way = partial(punch, context)
-    if dialable:
-        return [first, punches]
-    if relayed is None:
-        return [punches, first]
-    if context.peers.punching.has_lately_failed(opening.peer, context.now()):
-        return [first, relayed, punches]
-    punches, relayed = after_punching(context, punches, relayed)
-    return [punches, first, relayed]
+    """Return the ways of the steps in `order`. Steps without a way are left out. `near` is the way
+    of a brief dial."""
+    chosen = [(turn, near if turn.is_brief else ways.get(turn.step)) for turn in order.turns]
+    found = {turn.step: way for turn, way in chosen if way is not None}
+    begins = {turn.step: turn.begins for turn in order.turns}
+    if Step.PUNCH in found and Step.RELAY in found:
+        if begins[Step.RELAY] is Begins.AFTER_CALLS:
+            both = after_calls(context, found[Step.PUNCH], found[Step.RELAY])
+            found[Step.PUNCH], found[Step.RELAY] = both
+        elif begins[Step.PUNCH] is Begins.AFTER_FAILURE:
+            both = after_failure(found[Step.RELAY], found[Step.PUNCH])
+            found[Step.RELAY], found[Step.PUNCH] = both
+    return [found[turn.step] for turn, way in chosen if way is not None]
 
 
-def after_punching(context: Context, punches: Way, relayed: Way) -> tuple[Way, Way]:
-    """Return both ways such that `relayed` begins when `punches` has failed, and RELAY_S before the
-    opening's end at the latest. The failure is remembered: the next time, the relay comes first.
+def after_calls(context: Context, punches: Way, relayed: Way) -> tuple[Way, Way]:
+    """Return both ways such that `relayed` begins OVERLAP_S after both ends have begun to call each
+    other, at once when `punches` has failed, and RELAY_S before the opening's end at the latest. If
+    `relayed` began and nothing was punched, that is remembered: then the relay comes first.
 
-    Both ends of an edge know when their punching failed, so they begin at about the same time."""
+    Both ends of an edge know when they call each other, so they begin at about the same time."""
     over = trio.Event()
 
     async def first(opening: Opening) -> None:
@@ -76,13 +72,50 @@ def after_punching(context: Context, punches: Way, relayed: Way) -> tuple[Way, W
             over.set()
 
     async def second(opening: Opening) -> None:
-        with trio.move_on_after(max(opening.ends - RELAY_S - context.now(), 0.0)):
-            await over.wait()
-        if opening.missing:
-            context.peers.punching.note_failed(opening.peer, context.now())
+        punching, began_s = context.peers.punching, context.now()
+        with trio.move_on_after(max(opening.ends - RELAY_S - began_s, 0.0)):
+            await _calls_take_long(opening, over)
+        if not opening.missing:
+            return
+        try:
             await relayed(opening)
+        finally:
+            if not punching.has_worked_since(opening.peer, began_s):
+                punching.note_failed(opening.peer, context.now())
 
     return first, second
+
+
+async def _calls_take_long(opening: Opening, over: trio.Event) -> None:
+    """Return OVERLAP_S after the calls have begun, or when punching is over."""
+
+    async def until_late() -> None:
+        await opening.calling.wait()
+        await trio.sleep(OVERLAP_S)
+        nursery.cancel_scope.cancel()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(until_late)
+        await over.wait()
+        nursery.cancel_scope.cancel()
+
+
+def after_failure(first: Way, second: Way) -> tuple[Way, Way]:
+    """Return both ways such that `second` begins once `first` has failed."""
+    over = trio.Event()
+
+    async def one(opening: Opening) -> None:
+        try:
+            await first(opening)
+        finally:
+            over.set()
+
+    async def other(opening: Opening) -> None:
+        await over.wait()
+        if opening.missing:
+            await second(opening)
+
+    return one, other
 
 
 def can_punch(context: Context, peer: PeerId) -> bool:
@@ -123,6 +156,7 @@ async def punch(context: Context, opening: Opening) -> None:
             return connection
 
         await trio.sleep(max(found.start_at - context.now(), 0.0))
+        opening.calling.set()
         try:
             await open_each(opening, numbers, once)
         finally:  # This task is cancelled as soon as the last connection is open.

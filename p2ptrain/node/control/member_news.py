@@ -24,6 +24,11 @@ BEHIND_MAX = 1
 about to apply an update is one step behind; one that catches up is more."""
 
 
+QUIET_S = 600.0
+"""Seconds in which a peer is called lost once at most. A peer on an overloaded machine is lost and
+heard again several times a minute, and would hide all other news."""
+
+
 @dataclass(frozen=True, slots=True)
 class MemberChange:
     """A change among the members. `kind` is a kind of event of the series, and `what` says with
@@ -43,6 +48,7 @@ class MemberChanges:
         self._members = frozenset(state.members)
         self._terms = state.terms
         self._lost = frozenset[PeerId]()
+        self._told_s: dict[PeerId, float] = {}
 
     def new(self, context: Context) -> list[MemberChange]:
         """Return the changes since the last call. A node that catches up would return the whole
@@ -80,13 +86,17 @@ class MemberChanges:
         heard = {peer for peer in others if context.peers.table.get(peer) is not None}
         down = frozenset(filter(context.peers.is_down, heard))
         lost = frozenset(peer for peer in down if not _said_goodbye(context, peer))
-        if new := lost - self._lost:
+        now, before = context.now(), self._told_s
+        quiet = {peer for peer in others if now < before.get(peer, -QUIET_S) + QUIET_S}
+        if new := lost - self._lost - quiet:
             line = f"lost: no heartbeat arrives from {_names(new)}"
             yield MemberChange("lost", tuple(sorted(new)), "no longer sends heartbeats", line)
         if back := (self._lost - lost) & others:
             what = "sends heartbeats again"
             yield MemberChange("lost", tuple(sorted(back)), what, f"heard again: {_names(back)}")
-        self._lost = lost
+        self._lost = (self._lost & lost) | new
+        self._told_s = {**before, **dict.fromkeys(new, now)}
+        self._told_s = {peer: at for peer, at in self._told_s.items() if peer in others}
 
     def _of_amendments(self, context: Context, terms: tuple[Terms, ...]) -> Iterator[MemberChange]:
         for each in terms:

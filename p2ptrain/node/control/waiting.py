@@ -146,6 +146,8 @@ def current_wait(context: Context, wall_s: float) -> Wait | None:
 
 def _then(agreement: LedgerStatus) -> str:
     """Say what happens after the wait."""
+    if agreement.proposes:
+        return "the members vote on what comes next"
     if agreement.phase is Phase.REDUCE:
         late = "then the members decide without the missing reports"
         return late if agreement.until else "then the members agree on the result"

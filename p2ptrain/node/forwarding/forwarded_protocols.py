@@ -50,7 +50,7 @@ FORWARDED = {
     LEDGER_PROTOCOL: PassingOn(PAYLOAD_BYTES_MAX),
     ENDPOINT_PROTOCOL: PassingOn(ENDPOINT_BYTES_MAX, for_visitors=True),
     PUNCH_PROTOCOL: PassingOn(PUNCH_BYTES_MAX, for_visitors=True, with_address=True),
-    RELAY_PROTOCOL: PassingOn(MEET_BYTES_MAX, for_visitors=True, is_rare=True),
+    RELAY_PROTOCOL: PassingOn(MEET_BYTES_MAX, for_visitors=True, is_rare=True, with_address=True),
     INNER_PROTOCOL: PassingOn(INNER_ASK_BYTES_MAX, is_rare=True),
     CLAIM_PROTOCOL: PassingOn(CLAIM_ASK_BYTES_MAX),
     SKETCH_PROTOCOL: PassingOn(REQUEST_BYTES_MAX),

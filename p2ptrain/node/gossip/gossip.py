@@ -145,6 +145,7 @@ def describe(
         dialled=context.own_heartbeat.dialled,
         dialable=context.own_heartbeat.dialable,
         dialable_by_ipv6=context.own_heartbeat.dialable_by_ipv6,
+        changes_ports=reachability.changes_ports(context, context.me),
         paths=context.peers.paths.page,
         validation=context.trainer.validation.own,
         snapshot=SnapshotReport(max(own), own[max(own)]) if own else None,

@@ -80,10 +80,11 @@ def told_addresses(context: Context, own: OwnAddresses | None = None) -> tuple[s
     """Return the addresses for this node's heartbeats: those of the control plane, as far as there
     is room, and those of the data plane."""
     data = [str(each) for each in own_candidates(context, own)]
-    # Further texts say how many edges this node relays, that IPv6 works, and how its last outer
-    # step went (`peers/heartbeat`).
+    # Further texts say how many edges this node relays, that IPv6 works, that its ports change, and
+    # how its last outer step went (`peers/heartbeat`).
     relays, by_ipv6 = relays_offered(context) > 0, context.own_heartbeat.dialable_by_ipv6
-    others = relays + by_ipv6 + (context.state.own_report is not None)
+    ports = context.peers.punching.changes_ports
+    others = relays + by_ipv6 + ports + (context.state.own_report is not None)
     room = ADDRESSES_MAX - len(data) - others
     return (*context.network.addresses()[:room], *data)
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from p2ptrain.ids import PeerId
 from p2ptrain.node.state.context import Context
 from p2ptrain.observe.cautions import Caution
-from p2ptrain.peers.candidates import Kind, candidates_in
+from p2ptrain.peers.candidates import Kind, candidates_in, share_site
 from p2ptrain.peers.reach_verdict import Reach
 
 WARNING = "reach"
@@ -55,6 +55,21 @@ def is_dialable(context: Context, peer: PeerId, *, by: PeerId | None = None) -> 
             return True
         usual, by_ipv6 = record.heartbeat.dialable, record.heartbeat.dialable_by_ipv6
     return usual or (by_ipv6 and _has_ipv6(context, context.me if by is None else by))
+
+
+def changes_ports(context: Context, peer: PeerId) -> bool:
+    """Return whether `peer` reports that its router shows each peer another port."""
+    if peer == context.me:
+        return context.peers.punching.changes_ports
+    record = context.peers.table.get(peer)
+    return record is not None and record.heartbeat.changes_ports
+
+
+def shares_site(context: Context, peer: PeerId) -> bool:
+    """Return whether `peer` reports the external address of this node: both are then most likely
+    behind the same router."""
+    record, external = context.peers.table.get(peer), context.own_heartbeat.reach.external_host
+    return record is not None and share_site(candidates_in(record.heartbeat.addresses), external)
 
 
 def are_apart(context: Context, one: PeerId, other: PeerId) -> bool:

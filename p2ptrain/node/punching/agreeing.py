@@ -50,10 +50,10 @@ from p2ptrain.errors import (
 from p2ptrain.ids import PeerId
 from p2ptrain.node.connecting.single import open_connection
 from p2ptrain.node.forwarding import forwarding
+from p2ptrain.node.forwarding.sightings import own_gateways, sightings_of
 from p2ptrain.node.gossip.endpoint_exchange import introduced
 from p2ptrain.node.punching.observed_ports import close, observe_ports, take_ports
 from p2ptrain.node.punching.purposes import unwanted
-from p2ptrain.node.punching.sightings import own_gateways, sightings_of
 from p2ptrain.node.state.context import Context
 from p2ptrain.node.state.forwarding import Passage
 from p2ptrain.node.state.punching import CHUNKS, Agreed
@@ -310,10 +310,13 @@ async def _serve(context: Context, punch: Punch) -> None:
 
     try:
         await trio.sleep(max(punch.start_at - context.now(), 0.0))
+        context.peers.punching.calling.add((peer, about))
+        context.changes.notify_all()
         async with trio.open_nursery() as nursery:
             for observed, there in zip(ports, punch.theirs, strict=True):
                 nursery.start_soon(serve_one, observed.source, there)
     finally:
+        context.peers.punching.calling.discard((peer, about))
         close(ports)
     if good := len(ports) - len(faults):
         context.peers.punching.note_reached(peer, context.now())

@@ -127,7 +127,7 @@ async def _observe_at(context: Context, observer: Endpoint, count: int) -> list[
 def _observe(
     context: Context, observer: Endpoint, found: list[Observation], dialling: DialHandle
 ) -> None:
-    port = LocalPort(_own_host(context, observer))
+    port = LocalPort(own_host(context, observer))
     try:
         found.append(
             observe(
@@ -149,7 +149,7 @@ def close(ports: Iterable[Observation]) -> None:
         each.close()
 
 
-def _own_host(context: Context, observer: Endpoint) -> str:
+def own_host(context: Context, observer: Endpoint) -> str:
     """Return the address of this machine to call from: that of our listener, or any address of the
     observer's version of IP."""
     host = context.plane.listener.address[0]

@@ -4,12 +4,13 @@ Both neighbours try to connect, but only one of them, the *opener*, decides whic
 stream uses: the one that comes first in the roster. It claims a stream just before it sends its
 hello, and its inbox then refuses the neighbour's hello for this stream (`dataplane/inbox`).
 
-    can be dialled     opener                          the other one
-    the other one      dials; 0.3 s later it punches   dials 0.3 s later, if it can
-    the opener only    waits; 0.3 s later it punches   dials
-    neither            punches, then dials a relay     waits for the call, then dials a relay
+Both compute the same sequence of steps (`connecting/sequence`), in which the opener is the client.
+They know from heartbeats who says that it can be dialled, by IPv4, or by IPv6 if both have it.
 
-Both know from heartbeats who says that it can be dialled, by IPv4, or by IPv6 if both have it.
+    can be dialled     opener                      the other one
+    the other one      dials, then punches         waits, and dials too if the opener can be dialled
+    the opener only    waits, dials, punches       dials
+    neither            punches, then uses relays   waits for the call, then uses relays
 
 If the two have kept the connections of the last reduce (`kept_links`), the opener first offers to
 use them again, and the other one waits for that, for a second at most.
@@ -33,16 +34,18 @@ from p2ptrain.errors import PeerError, PeerUnreachable, RemoteProtocolError
 from p2ptrain.ids import PeerId
 from p2ptrain.node.connecting.opening import Opening, Way, open_all
 from p2ptrain.node.connecting.relays import dial_edge, serve_edge
+from p2ptrain.node.connecting.sequence import Ends, Step, sequence
 from p2ptrain.node.connecting.ways import (
     AGAIN_S,
-    after_punching,
+    NEAR_S,
     can_punch,
     dial_at,
     dial_once,
-    ways_to,
+    in_order,
+    punch,
 )
 from p2ptrain.node.gossip.endpoint_exchange import introduced
-from p2ptrain.node.gossip.reachability import is_dialable
+from p2ptrain.node.gossip.reachability import changes_ports, is_dialable, shares_site
 from p2ptrain.node.punching.observed_ports import observe_ahead
 from p2ptrain.node.punching.purposes import reduce_purpose
 from p2ptrain.node.reduce.kept_links import KeptLinks
@@ -153,27 +156,42 @@ def keys(request: ReduceRequest, dialler: PeerId) -> dict[int, RingKey]:
 
 
 def ways_of_opener(context: Context, opening: Opening, relayed: Way) -> list[Way]:
-    if not is_dialable(context, context.me, by=opening.peer):
-        return ways_to(context, opening, dial_persistently, relayed)
-    ways = ways_to(context, opening, dial_persistently)
-    return ways if is_dialable(context, opening.peer) else [await_peer, *ways]
+    """Return the ways of the client."""
+    ends = ends_of(context, opening.peer, is_opener=True)
+    ways: dict[Step, Way] = {
+        Step.DIAL: partial(dial_persistently, context),
+        Step.REVERSE_DIAL: await_peer,
+        Step.PUNCH: partial(punch, context),
+        Step.RELAY: relayed,
+    }
+    near = partial(dial_once, context, deadline_s=NEAR_S)
+    return in_order(context, sequence(ends), ways, near=near)
 
 
 def ways_of_other(context: Context, opening: Opening, relayed: Way) -> list[Way]:
-    """Return the ways of the neighbour that does not decide. If only the opener can be dialled, it
-    relies on us. If neither can, it is useless to wait once its call has failed."""
-    opener_is_dialable = is_dialable(context, opening.peer)
-    if is_dialable(context, context.me, by=opening.peer):
-        second = partial(dial_once, context)
-        return [await_peer, second] if opener_is_dialable else [await_peer]
-    if opener_is_dialable:
-        return [partial(dial_persistently, context), await_peer]
-    if not can_punch(context, opening.peer):
-        return []
-    called = partial(await_call, context)
-    if context.peers.punching.has_lately_failed(opening.peer, context.now()):
-        return [relayed, called]
-    return list(after_punching(context, called, relayed))
+    """Return the ways of the server. If only the opener can be dialled, it relies on us. If neither
+    can, it is useless to wait once its call has failed."""
+    ends = ends_of(context, opening.peer, is_opener=False)
+    ways: dict[Step, Way] = {Step.PUNCH: partial(await_call, context), Step.RELAY: relayed}
+    if ends.client_is_dialable or ends.server_is_dialable:
+        dials = dial_once if ends.server_is_dialable else dial_persistently
+        ways = {Step.DIAL: await_peer, Step.REVERSE_DIAL: partial(dials, context)}
+    return in_order(context, sequence(ends), ways, near=ways.get(Step.DIAL))
+
+
+def ends_of(context: Context, peer: PeerId, *, is_opener: bool) -> Ends:
+    """Return what both neighbours know about the opener, the client, and the other one."""
+    client, server = (context.me, peer) if is_opener else (peer, context.me)
+    return Ends(
+        client_is_dialable=is_dialable(context, client, by=server),
+        server_is_dialable=is_dialable(context, server, by=client),
+        may_punch=can_punch(context, peer),
+        is_edge=True,
+        client_changes_ports=changes_ports(context, client),
+        server_changes_ports=changes_ports(context, server),
+        share_site=shares_site(context, peer),
+        punching_failed_s=context.peers.punching.failed_ago_s(peer, context.now()),
+    )
 
 
 async def dial_persistently(context: Context, opening: Opening) -> None:
@@ -207,6 +225,8 @@ async def await_call(context: Context, opening: Opening) -> None:
         missing = len(opening.missing)
         nursery.start_soon(observe_ahead, context, opening.peer, opening.about, missing)
         while not (why := context.peers.punching.failure_of(opening.peer, opening.about)):
+            if (opening.peer, opening.about) in context.peers.punching.calling:
+                opening.calling.set()
             await context.changes.wait()
         nursery.cancel_scope.cancel()
     raise PeerUnreachable(why, peer=opening.peer)

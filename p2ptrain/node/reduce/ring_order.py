@@ -7,16 +7,20 @@ choice. All members use the order and schedule of the roster that they agree on.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
+from itertools import combinations
 
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain.values import Schedule
 from p2ptrain.names import named, peer_name
-from p2ptrain.node.gossip.reachability import are_apart
+from p2ptrain.node.gossip.own_endpoint import relays_offered
+from p2ptrain.node.gossip.reachability import are_apart, changes_ports
 from p2ptrain.node.outer_state import update_blobs
+from p2ptrain.node.relaying.relayed_links import relay_offers
 from p2ptrain.node.state.context import Context
 from p2ptrain.observe.cautions import Caution
-from p2ptrain.ring import arrangement
+from p2ptrain.ring import Paths, Relays, arrangement
 
 WARNING = "arrangement"
 UNPROVEN_RATE = 125_000.0
@@ -38,11 +42,7 @@ def arrange(context: Context, peers: Sequence[PeerId]) -> tuple[Schedule, Sequen
     found = arrangement(
         peers,
         update_blobs.payload_bytes_about(context),
-        context.peers.paths.between(
-            peers,
-            partial(are_apart, context),
-            unproven_rate=UNPROVEN_RATE if context.peers.punching.agree else 0.0,
-        ),
+        paths_between(context, peers),
         current=context.ledger.history.last_arrangement(),
         is_coarse=about.codec.name == "int4",
     )
@@ -61,6 +61,46 @@ def arrange(context: Context, peers: Sequence[PeerId]) -> tuple[Schedule, Sequen
     else:
         context.alerts.clear(WARNING)
     return found.schedule, found.peers
+
+
+def paths_between(context: Context, peers: Sequence[PeerId]) -> Paths:
+    """Return the known paths between `peers`, and which pairs will probably need a relay."""
+    paths = context.peers.paths.between(
+        peers,
+        partial(are_apart, context),
+        unproven_rate=UNPROVEN_RATE if context.peers.punching.agree else 0.0,
+    )
+    pairs = combinations(sorted(peers), 2)
+    relayed = frozenset(pair for pair in pairs if needs_relay(context, *pair))
+    return replace(paths, relayed=relayed, relays=relays_now(context, paths.assumed))
+
+
+def needs_relay(context: Context, one: PeerId, other: PeerId) -> bool:
+    """Return whether these two will probably need a relay: neither can dial the other, and one of
+    them reports that its ports change. About its own pairs, this node knows it from the last
+    connection. A prediction that is wrong costs a less good order, and nothing else."""
+    if not are_apart(context, one, other):
+        return False
+    if context.me in (one, other):
+        peer, now = other if one == context.me else one, context.now()
+        if peer in context.peers.punching.reached(now) | context.peers.relaying.reached(now):
+            return context.peers.was_last_relayed(peer)
+    return changes_ports(context, one) or changes_ports(context, other)
+
+
+def relays_now(context: Context, assumed: float) -> Relays:
+    """Return what is known about the members that offer to relay. `assumed` is the rate of one of
+    which no path is known."""
+    offers = {peer: _offered(context, peer) for peer in relay_offers(context)}
+    if own := relays_offered(context):
+        offers[context.me] = own
+    uplinks = [context.peers.paths.fastest(peer) or assumed for peer in offers]
+    return Relays(len(offers), sum(offers.values()), min(uplinks, default=assumed))
+
+
+def _offered(context: Context, peer: PeerId) -> int:
+    record = context.peers.table.get(peer)
+    return 0 if record is None else record.heartbeat.relays
 
 
 def in_words(context: Context) -> str:

@@ -2,25 +2,39 @@
 
 *Whose word is it?* The request must come from a member, or from a visitor that fetches chunks, for
 itself, directly or with its signature. All visitors together have a limit of their own. The peer
-chooses only the relay, among the members that this node knows to offer relaying. A member may
-choose itself: then this node dials it, so that it can fetch from a node that it cannot dial. The
-peer cannot make this node connect to any other address. It can make this node open a few
-connections to these relays. An edge of a reduce must fit this node's own ledger.
+chooses only the relay, among the members that this node knows to offer relaying. An edge of a
+reduce must fit this node's own ledger.
+
+Instead of a relay, the peer may name itself. This is a *reverse dial*: this node dials the peer, if
+it sees the peer at an address that the peer announces (`_place_of_caller`). The peer cannot make
+this node connect to any other address.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 
 import trio
 
+from p2ptrain.dataplane import Endpoint, ExternalAddress
+from p2ptrain.dataplane.candidates import refusal
 from p2ptrain.dataplane.relaying import FetchKey, Refused, RelayRequest, Route, judge
-from p2ptrain.errors import NotAuthorised, PeerError, PeerUnreachable, ProtocolError
+from p2ptrain.errors import (
+    NotAuthorised,
+    PeerError,
+    PeerUnreachable,
+    ProtocolError,
+    RemoteProtocolError,
+)
 from p2ptrain.ids import PeerId
 from p2ptrain.node.forwarding import forwarding
+from p2ptrain.node.forwarding.sightings import own_gateways, sightings_of
 from p2ptrain.node.relaying.own_relay import own_view
 from p2ptrain.node.relaying.relayed_links import relay_offers, serve_relayed
 from p2ptrain.node.state.context import Context
+from p2ptrain.node.state.forwarding import Passage
 from p2ptrain.peers.protocol_names import RELAY_PROTOCOL
 from p2ptrain.peers.relay_messages import (
     MEET_BYTES_MAX,
@@ -46,26 +60,38 @@ SERVE_S = 6.0
 ASK_S = 4.0
 
 
-async def answer_meetings(context: Context) -> None:
-    """Come to relays when members ask, until cancelled."""
+async def answer_meetings(
+    context: Context, *, gateways: Callable[[], frozenset[str]] = own_gateways
+) -> None:
+    """Come to relays, or dial the peer itself, when members and visitors ask, until cancelled.
+    `gateways` is as for `answer_punches`."""
     asked = Allowance(ASKS_AT_ONCE, ASKS_PER_S)
     asked_by_visitors = FairAllowance(VISITORS_AT_ONCE, VISITORS_PER_S)
     limiter = trio.CapacityLimiter(SERVING_MAX)
     async with trio.open_nursery() as nursery:
 
-        async def answer(peer: PeerId, payload: bytes) -> bytes:
+        async def direct(peer: PeerId, payload: bytes) -> bytes:
+            return await answer(peer, payload, None)
+
+        async def answer(peer: PeerId, payload: bytes, passage: Passage | None) -> bytes:
             wanted = decode_request(payload)
-            if refusal := _refusal(context, peer, wanted):
-                raise NotAuthorised(refusal, peer=peer)
+            if why := _refusal(context, peer, wanted):
+                raise NotAuthorised(why, peer=peer)
             limit = asked_by_visitors if context.peers.is_visitor(peer) else asked
             if not limit.consume(peer, 1, context.now()):
                 return encode_reply("you ask too often")
-            offers, there = relay_offers(context), context.peers.table.endpoint(peer)
-            if wanted.relay not in offers or there is None:
-                return encode_reply("this node does not know the relay, or your certificate")
+            there = context.peers.table.endpoint(peer)
+            if wanted.relay == peer and isinstance(wanted.key, FetchKey):
+                relay = _place_of_caller(context, peer, passage, gateways())
+                unknown = "this node does not see you at an address that you announce"
+            else:
+                relay = relay_offers(context).get(wanted.relay)
+                unknown = "this node does not know the relay, or your certificate"
+            if there is None or relay is None:
+                return encode_reply(unknown)
             if limiter.available_tokens < 1:
                 return encode_reply("this node serves too many others")
-            nursery.start_soon(come, Route(offers[wanted.relay], there, wanted.key))
+            nursery.start_soon(come, Route(relay, there, wanted.key))
             return encode_reply()
 
         async def come(route: Route) -> None:
@@ -80,13 +106,14 @@ async def answer_meetings(context: Context) -> None:
                     return  # This node has dialled the peer itself.
                 context.peers.relaying.note_reached(route.peer.peer, context.now())
 
-        forwarding.handle(context, RELAY_PROTOCOL, answer, bytes_max=MEET_BYTES_MAX)
+        forwarding.handle_both(context, RELAY_PROTOCOL, direct, answer, bytes_max=MEET_BYTES_MAX)
         await trio.sleep_forever()
 
 
 async def ask_to_meet(context: Context, route: Route) -> None:
-    """Ask the peer of `route` to meet this node at the relay, for the route's key. Raises
-    PeerUnreachable if it does not come, and what `forwarding.request` raises."""
+    """Ask the peer of `route` to meet this node at the relay, or to dial this node if this node is
+    the relay, for the route's key. Raises PeerUnreachable if it does not come, and what
+    `forwarding.request` raises."""
     wanted = MeetRequest(route.relay.peer, route.key)
     reply = await forwarding.request(
         context,
@@ -95,15 +122,38 @@ async def ask_to_meet(context: Context, route: Route) -> None:
         wanted.encode(),
         deadline_s=ASK_S,
         bytes_max=MEET_BYTES_MAX,
-        may_connect=False,  # A dial of its data plane has just failed.
+        may_connect=False,  # The peer cannot be dialled, or a dial is under way.
     )
-    if refusal := decode_reply(reply):
-        raise PeerUnreachable(f"it does not come to the relay: {refusal}", peer=route.peer.peer)
+    if why := decode_reply(reply):
+        what = "dial this node" if route.relay.peer == context.me else "come to the relay"
+        raise PeerUnreachable(f"it does not {what}: {why}", peer=route.peer.peer)
 
 
 def new_fetch_key(context: Context) -> FetchKey:
     """Return the key of a new connection over which this node fetches chunks."""
     return FetchKey(context.run, context.draw.randbytes(16), context.me)
+
+
+def _place_of_caller(
+    context: Context, peer: PeerId, passage: Passage | None, gateways: frozenset[str]
+) -> Endpoint | None:
+    """Return where to dial `peer` at its own request: at the addresses that it announces, as far as
+    hole punching may call them too (`dataplane/candidates`). So this node, or the member that
+    passed the request on, must see the peer there. Return None if there is no such address."""
+    there = context.peers.table.endpoint(peer)
+    if there is None:
+        return None
+    sightings = sightings_of(context, peer, passage, gateways)
+    places = list[tuple[str, int]]()
+    for each in there.each_place():
+        with suppress(RemoteProtocolError):  # A port below 1024 is not called.
+            called = ExternalAddress.of(each.host, each.port)
+            if not refusal([called], sightings) and context.peers.may_be_at(each):
+                places.append((each.host, each.port))
+    if not places:
+        return None
+    (host, port), *others = places
+    return replace(there, host=host, port=port, others=tuple(others))
 
 
 def _refusal(context: Context, peer: PeerId, wanted: MeetRequest) -> str:

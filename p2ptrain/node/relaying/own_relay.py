@@ -26,6 +26,7 @@ from p2ptrain.dataplane.relaying import (
     RelayServer,
     RelayTotals,
     RelayView,
+    ReverseDials,
 )
 from p2ptrain.dataplane.relaying.policy import LIMIT_SHARE
 from p2ptrain.ids import PeerId
@@ -49,11 +50,14 @@ PEERS_SHOWN_MAX = 5
 
 def open_relay(stack: ExitStack, context: Context) -> None:
     """Relay until `stack` is closed, unless the user has switched it off, or has set an upload
-    limit so low that a relayed connection would be of no use."""
-    config, uplink = context.config, context.plane.uplink
+    limit so low that a relayed connection would be of no use. In any case, take the calls of peers
+    that this node has asked to dial it."""
+    config, uplink, relaying = context.config, context.plane.uplink, context.peers.relaying
     limit = context.limit_up_bytes_per_s
     too_slow = limit is not None and limit * LIMIT_SHARE < RATE_MIN
     if not config.relay_edges or too_slow:
+        relaying.reverse_dials = ReverseDials(context.me)
+        context.plane.listener.handle(PURPOSE, relaying.reverse_dials)
         return
     server = RelayServer(
         partial(own_view, context),
@@ -62,10 +66,8 @@ def open_relay(stack: ExitStack, context: Context) -> None:
         log=JournalOfRelay(context.journal),
     )
     stack.enter_context(server)
-    context.plane.listener.handle(PURPOSE, server)
-    # This node dials its own relay to fetch from members that it cannot dial.
-    context.plane.listener.trust_certificate(context.plane.endpoint.certificate_der)
-    context.peers.relaying.server = server
+    relaying.server, relaying.reverse_dials = server, ReverseDials(context.me, server)
+    context.plane.listener.handle(PURPOSE, relaying.reverse_dials)
 
 
 def own_view(context: Context) -> RelayView:

@@ -12,7 +12,6 @@ blame that member for it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 
 import trio
@@ -50,18 +49,11 @@ def relay_offers(context: Context) -> dict[PeerId, Endpoint]:
 
 def routes(context: Context, peer: PeerId, key: RelayKey) -> list[Route]:
     """Return the ways to `peer` through relays, in the order in which to try them. Both ends of an
-    edge compute the same order. For a fetch, only the dialler does. If it can be dialled and offers
-    to relay, it begins with its own relay, so that the peer dials it. Raises RelayUnreachable: the
+    edge compute the same order. For a fetch, only the dialler does. Raises RelayUnreachable: the
     peer's certificate is not known, or no member offers to relay."""
     offers, there = relay_offers(context), context.peers.table.endpoint(peer)
     step, attempt = (key.step, key.attempt) if isinstance(key, EdgeKey) else (0, key.nonce[0])
     chosen = ranked(context.run, (context.me, peer), step, attempt, offers)
-    relays = context.own_heartbeat.dialled and context.peers.relaying.offered > 0
-    offers_itself = relays and context.ledger.snapshot.is_member(context.me)
-    if offers_itself and not isinstance(key, EdgeKey):
-        host, port = context.plane.listener.address  # Linux also connects to 0.0.0.0 and "::".
-        offers[context.me] = replace(context.plane.endpoint, host=host, port=port, others=())
-        chosen.insert(0, context.me)
     if there is None or not chosen:
         why = "its certificate is not known" if there is None else "no member offers to relay"
         raise RelayUnreachable(why, peer="")

@@ -68,6 +68,12 @@ class PeerDirectory:
         state = self.ledger.state
         return state.is_member(source) and (state.is_member(fetcher) or self.is_visitor(fetcher))
 
+    def was_last_relayed(self, peer: PeerId) -> bool:
+        """Return whether the last connection with `peer` that was not dialled went through a relay,
+        and not through punched holes."""
+        relayed_s = self.relaying.reached_s.get(peer)
+        return relayed_s is not None and not self.punching.has_worked_since(peer, relayed_s)
+
     def ledger_is_current(self) -> bool:
         """Return whether we have a heartbeat of a counted peer on our chain or branch (`line`), and
         no such peer has a longer chain than we have."""

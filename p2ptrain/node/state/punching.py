@@ -25,8 +25,9 @@ VISITOR_MESSAGES_AT_ONCE, VISITOR_MESSAGES_PER_S = 64, 8.0
 PUNCHED_S = 600.0
 """Seconds for which a member counts as reached by hole punching after the last connection."""
 
-FAILED_S = 300.0
-"""Seconds for which a relay is used at once after hole punching with a member failed."""
+EXPERIENCE_S, FAILED_MIN = 3600.0, 2
+"""If punching failed with this many members in the last hour, and worked with none, then this
+node's router is probably the obstacle."""
 
 REACHED_MAX = 1024
 """Maximum number of members that are remembered as reached by hole punching, or as not reached."""
@@ -105,6 +106,10 @@ class Punching:
     reached_s: dict[PeerId, float] = field(default_factory=dict)
     """When this node last opened a connection with each member by hole punching."""
 
+    changes_ports: bool = False
+    """Whether this node's router shows each peer another port, as far as this node knows."""
+    calling: set[tuple[PeerId, str]] = field(default_factory=set)
+    """The members that this node and they are calling now, at their offer, and what it is about."""
     failed_s: dict[PeerId, float] = field(default_factory=dict)
     """When this node last had to connect with each member in another way, since punching failed."""
 
@@ -117,9 +122,21 @@ class Punching:
         """Note that punching with `peer` failed. Any task may call this."""
         _note_time(self.failed_s, peer, now)
 
-    def has_lately_failed(self, peer: PeerId, now: float) -> bool:
-        """Return whether punching with `peer` failed lately, and has not worked since."""
-        return self.failed_s.get(peer, -math.inf) > now - FAILED_S
+    def failed_ago_s(self, peer: PeerId, now: float) -> float:
+        """Return the seconds since punching with `peer` failed; infinity if it did not, or has
+        worked since."""
+        return now - self.failed_s.get(peer, -math.inf)
+
+    def has_worked_since(self, peer: PeerId, at_s: float) -> bool:
+        """Return whether a connection with `peer` has been punched since this time."""
+        return self.reached_s.get(peer, -math.inf) >= at_s
+
+    def has_only_failed(self, now: float) -> bool:
+        """Return whether punching failed with at least FAILED_MIN members in the last hour, and
+        worked with none."""
+        since_s = now - EXPERIENCE_S
+        failed = sum(at_s > since_s for at_s in self.failed_s.values())
+        return failed >= FAILED_MIN and not any(at_s > since_s for at_s in self.reached_s.values())
 
     def reached(self, now: float) -> frozenset[PeerId]:
         """Return the members that were lately reached by hole punching."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from p2ptrain.dataplane.relaying import RelayServer, RelayTotals
+from p2ptrain.dataplane.relaying import RelayServer, RelayTotals, ReverseDials
 from p2ptrain.ids import PeerId
 
 REACHED_S = 600.0
@@ -30,6 +30,8 @@ FAULTS_MAX = 8
 class Relaying:
     server: RelayServer | None = None
     """None if this node does not relay."""
+    reverse_dials: ReverseDials | None = None
+    """Takes the calls of peers that this node has asked to dial it. None before it listens."""
     reached_s: dict[PeerId, float] = field(default_factory=dict)
     """When this node last had a connection with each member through a relay."""
     faults: dict[PeerId, tuple[PeerId, ...]] = field(default_factory=dict)

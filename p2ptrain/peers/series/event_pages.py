@@ -9,16 +9,15 @@ module does not know who may ask or whom to ask. A request has the form of `hist
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-from p2ptrain.encoding import count, fields, pack
+from p2ptrain.encoding import count, pack
 from p2ptrain.errors import RemoteProtocolError
-from p2ptrain.identity import Identity, is_peer_id
+from p2ptrain.identity import Identity
 from p2ptrain.ids import PeerId, RunId
 from p2ptrain.observe.series.rows import EventRow, SampleRow, ToldEventRow, ToldSampleRow
 from p2ptrain.observe.series.told import ABOUT_PEERS, SENTENCES
 from p2ptrain.peers.outside.sample_text import shown
-from p2ptrain.peers.series.signed_page import body_of_page, signed_page
+from p2ptrain.peers.series.signed_page import PageKind
 from p2ptrain.peers.series.step_report import STEP_MAX
 from p2ptrain.run.outside_facts import PROMPTS_MAX
 
@@ -29,7 +28,12 @@ PAGE_BYTES_MAX = 3 << 16
 """Maximum size of a page in bytes. 32 samples of 1,000 characters take at most 130 kB, 256 events 8
 kB, and the ids of all peers in them 16 kB."""
 
-PREFIX = b"p2ptrain history events 1\0"
+KIND = PageKind(
+    "page of events",
+    b"p2ptrain history events 1\0",
+    PAGE_BYTES_MAX,
+    {"names": NAMES_MAX, "events": EVENTS_MAX, "samples": SAMPLES_MAX},
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +49,7 @@ def encode_events(
 ) -> bytes:
     """Return a page with the signature of `teller`. Events of kinds that are not told are left
     out."""
-    return signed_page(PREFIX, events_body(events, samples, run), teller)
+    return KIND.signed(events_body(events, samples, run), teller)
 
 
 def events_body(events: list[EventRow], samples: list[SampleRow], run: RunId) -> bytes:
@@ -79,17 +83,7 @@ def decode_events(data: bytes, run: RunId, teller: PeerId) -> EventPage:
 
     Raises RemoteProtocolError: the page is malformed, a value is out of bounds, the signature is
         wrong, or the page belongs to another run."""
-    body = body_of_page(data, PREFIX, teller, PAGE_BYTES_MAX)
-    said: dict[str, Any] = {**fields(body, run=str, names=list, events=list, samples=list)}
-    if said["run"] != run:
-        raise RemoteProtocolError("a page of events belongs to another run")
-    many = (
-        (said["names"], NAMES_MAX),
-        (said["events"], EVENTS_MAX),
-        (said["samples"], SAMPLES_MAX),
-    )
-    if any(len(found) > most for found, most in many) or not all(map(is_peer_id, said["names"])):
-        raise RemoteProtocolError("a page of events has too many rows, or an invalid peer id")
+    said = KIND.lists_in(data, run, teller)
     return EventPage(
         tuple(_event(values, said["names"], teller) for values in said["events"]),
         tuple(_sample(values, said["names"], teller) for values in said["samples"]),
@@ -101,7 +95,7 @@ def _event(values: object, names: list[str], teller: PeerId) -> ToldEventRow:
         case [int(step), float(time), str(kind), int() | None as place] if kind in SENTENCES:
             if (place is None) == (kind in ABOUT_PEERS):
                 raise RemoteProtocolError("an event names a peer without reason, or none")
-            peer = "" if place is None else _name(place, names)
+            peer = "" if place is None else KIND.peer_at(place, names)
             return ToldEventRow(count(step, STEP_MAX, "an event"), kind, peer, time, teller)
     raise RemoteProtocolError("a page of events has a malformed event")
 
@@ -110,11 +104,5 @@ def _sample(values: object, names: list[str], teller: PeerId) -> ToldSampleRow:
     match values:
         case [int(step), int(prompt), int(place), str(text)] if text == shown(text):
             where = count(step, STEP_MAX, "a sample"), count(prompt, PROMPTS_MAX - 1, "a sample")
-            return ToldSampleRow(*where, _name(place, names), text, teller)
+            return ToldSampleRow(*where, KIND.peer_at(place, names), text, teller)
     raise RemoteProtocolError("a page of events has a malformed sample")
-
-
-def _name(place: int, names: list[str]) -> str:
-    if type(place) is not int or not 0 <= place < len(names):
-        raise RemoteProtocolError("an event or a sample does not name a peer of its page")
-    return names[place]

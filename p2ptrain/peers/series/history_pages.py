@@ -15,10 +15,10 @@ from typing import Any
 
 from p2ptrain.encoding import count, fields, pack, unpack
 from p2ptrain.errors import LocalProtocolError, RemoteProtocolError
-from p2ptrain.identity import Identity, is_peer_id
+from p2ptrain.identity import Identity
 from p2ptrain.ids import PeerId, RunId, is_digest
 from p2ptrain.observe.series.rows import PeerStepRow, StepRow
-from p2ptrain.peers.series.signed_page import body_of_page, signed_page
+from p2ptrain.peers.series.signed_page import PageKind
 from p2ptrain.peers.series.step_report import BOUNDS, DEVICES, STEP_MAX, VERSION_CHARACTERS_MAX
 
 REQUEST_BYTES_MAX = 256
@@ -32,7 +32,12 @@ PAGE_BYTES_MAX = 5 << 17
 COVERS_MAX = 1 << 20
 NAMES_MAX = 1024
 
-PREFIX = b"p2ptrain history page 1\0"
+KIND = PageKind(
+    "page of history",
+    b"p2ptrain history page 1\0",
+    PAGE_BYTES_MAX,
+    {"names": NAMES_MAX, "steps": STEPS_MAX, "peers": ROWS_MAX},
+)
 
 STEP_COLUMNS = (
     *("step", "time", "attempt", "skipped", "members", "participants", "tokens", "tokens_total"),
@@ -81,11 +86,7 @@ def decode_request(data: bytes) -> HistoryRequest:
 
 def encode_page(page: HistoryPage, run: RunId, teller: Identity) -> bytes:
     """Return the page with the signature of `teller`."""
-    return signed_body(encode_body(page, run), teller)
-
-
-def signed_body(body: bytes, teller: Identity) -> bytes:
-    return signed_page(PREFIX, body, teller)
+    return KIND.signed(encode_body(page, run), teller)
 
 
 def encode_body(page: HistoryPage, run: RunId) -> bytes:
@@ -112,13 +113,7 @@ def decode_page(data: bytes, run: RunId, teller: PeerId) -> HistoryPage:
 
     Raises RemoteProtocolError: the page is malformed, a value is out of bounds, the signature is
         wrong, or the page belongs to another run."""
-    body = body_of_page(data, PREFIX, teller, PAGE_BYTES_MAX)
-    said: dict[str, Any] = {**fields(body, run=str, names=list, steps=list, peers=list)}
-    if said["run"] != run:
-        raise RemoteProtocolError("a page of history belongs to another run")
-    many = ((said["names"], NAMES_MAX), (said["steps"], STEPS_MAX), (said["peers"], ROWS_MAX))
-    if any(len(found) > most for found, most in many) or not all(map(is_peer_id, said["names"])):
-        raise RemoteProtocolError("a page of history has too many rows, or an invalid peer id")
+    said = KIND.lists_in(data, run, teller)
     steps = tuple(_step_row(values, teller) for values in said["steps"])
     peers = tuple(_peer_row(values, said["names"], teller) for values in said["peers"])
     if any(row.step - row.covers < before.step for before, row in pairwise(steps)):
@@ -144,9 +139,7 @@ def _step_row(values: object, teller: PeerId) -> StepRow:
 
 def _peer_row(values: object, names: Sequence[str], teller: PeerId) -> PeerStepRow:
     told = _named(values, ("step", "place", *PEER_COLUMNS))
-    place = told.pop("place")
-    if type(place) is not int or not 0 <= place < len(names):
-        raise RemoteProtocolError("a row of history does not name a peer of its page")
+    peer = KIND.peer_at(told.pop("place"), names)
     device, version = told.pop("device"), told.pop("version")
     _check_types(told, floats=set(BOUNDS))
     count(told["step"], STEP_MAX, "a page of history")
@@ -155,7 +148,7 @@ def _peer_row(values: object, names: Sequence[str], teller: PeerId) -> PeerStepR
         raise RemoteProtocolError("a row of history has an unknown device class")
     if version is not None and not _is_short_text(version):
         raise RemoteProtocolError("a row of history has an invalid version")
-    words = {"peer": names[place], "device": device, "version": version, "told_by": teller}
+    words = {"peer": peer, "device": device, "version": version, "told_by": teller}
     try:
         return PeerStepRow(**told, **words)
     except LocalProtocolError as exc:

@@ -168,10 +168,12 @@ class WatchReport:
                 "id": self._run.id,
                 "name": manifest.name,
                 "organiser": label(manifest.organiser),
-                "model": f"{manifest.model.layers} layers of width {manifest.model.width}",
+                "model": f"{counted(manifest.model.layers, 'layer')} of width "
+                f"{manifest.model.width}",
                 "steps": steps,
                 "description": about.description,
                 "licence": about.licence,
                 "contact": about.contact,
+                "public_weights": manifest.public.weights,
             },
         }

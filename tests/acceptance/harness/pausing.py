@@ -1,8 +1,9 @@
 """Measure a pause with real processes: `python -m tests.acceptance.harness.pausing [--pauses N]`.
 
 A seed and two members with torch train the demo's run. One member is paused and resumed by its own
-commands. The program prints a line of JSON for each pause: how long its trainer's memory stayed in
-use after the order, compared with an inner step, and in which outer step it contributed again.
+commands. The program prints a line of JSON for each pause. It says how long the trainer's memory
+stayed in use after the order, how long an inner step takes, and how long an idle process with torch
+takes to end on this machine. It also says in which outer step the member contributed again.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import argparse
 import json
 import re
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -23,22 +25,44 @@ import psutil
 from p2ptrain.config.samples import sample
 from p2ptrain.demo.run_file import without_donors
 from p2ptrain.testing.node_process import DemoNode, run_command
+from tests.patience import Patience
 
-DEADLINE_S = 600.0
+PATIENCE = Patience(600.0)
 LOOK_S = 0.01
 GO_ON_STEPS = 2
+ENDS = 3
+IDLE = "import sys, torch; sys.stdout.write('up\\n'); sys.stdout.flush(); sys.stdin.read()"
+"""A process that has what every trainer has: torch. It ends when its standard input does."""
 
 
 def until(holds: Callable[[], object], *nodes: DemoNode) -> None:
-    ends = time.monotonic() + DEADLINE_S
+    began = time.monotonic()
+    ends = began + PATIENCE.limit_s
     while True:
         for node in nodes:
             list(node.new_events())
             assert node.running, node.output()[-2000:]
         if holds():
-            return
+            return PATIENCE.note(time.monotonic() - began)
         assert time.monotonic() < ends, "\n".join(str(node.events[-5:]) for node in nodes)
         time.sleep(LOOK_S)
+
+
+def end_of_process_s() -> float:
+    """Return how long it takes at most until an idle process with torch has ended, in seconds."""
+    found = []
+    for _ in range(ENDS):
+        with subprocess.Popen(
+            [sys.executable, "-c", IDLE], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        ) as process:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdout.readline()
+            began = time.monotonic()
+            process.stdin.close()
+            process.wait()
+            found.append(time.monotonic() - began)
+    return max(found)
 
 
 def committed(node: DemoNode) -> list[dict[str, Any]]:
@@ -114,6 +138,7 @@ def measure(ann: DemoNode, ben: DemoNode) -> dict[str, Any]:
         "freed_s": round(gone - ordered, 3),
         "inner_step_s": round(statistics.median(inner), 3),
         "inner_step_s_max": round(max(inner), 3),
+        "end_of_process_s": round(end_of_process_s(), 3),
         "freed_mb": round(held_bytes / 1e6),
         "steps_of_others": step_of(ann) - before,
         "took_part_while_paused": [step for step in took_part if step > before + 1],

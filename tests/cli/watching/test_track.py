@@ -161,16 +161,24 @@ class FakePackage:
 
     Run = init
 
+    def Settings(self, **given: Any) -> dict[str, Any]:
+        return given
+
 
 @pytest.mark.parametrize(
-    ("open_it", "local", "name"),
+    ("open_it", "local", "after_a_crash", "later"),
     [
-        (to_wandb, {"mode": "offline", "id": None, "resume": None}, {"id": "blue-sky-7"}),
-        (to_aim, {"run_hash": None, "system_tracking_interval": None}, {"run_hash": "c0ffee"}),
+        (to_wandb, {"mode": "offline", "resume": None}, {"id": None}, {"id": "blue-sky-7"}),
+        (to_aim, {"system_tracking_interval": None}, *[{"run_hash": "c0ffee"}] * 2),
     ],
 )
-def test_logged_run_is_local_and_goes_on_after_a_restart(
-    home: Path, folder: Path, open_it: Any, local: dict[str, Any], name: dict[str, str]
+def test_logged_run_is_local_and_whole_after_a_crash(
+    home: Path,
+    folder: Path,
+    open_it: Any,
+    local: dict[str, Any],
+    after_a_crash: dict[str, str | None],
+    later: dict[str, str],
 ) -> None:
     made = FakePackage()
     crashed = open_it(folder, made)
@@ -185,16 +193,42 @@ def test_logged_run_is_local_and_goes_on_after_a_restart(
         ("run/tokens_total", step.tokens_total),
         ("run/time", step.time),
     }
-    again = open_it(folder, made)  # The crash came before anything was known to be on the disk.
-    assert made.runs[1].given.items() >= name.items()
+    again = open_it(folder, made)  # After a crash, nobody knows which steps are on the disk.
+    assert made.runs[1].given.items() >= after_a_crash.items()
     assert copied(home, again) == STEPS - 2
     again.close()
     assert (made.runs[1].steps, made.runs[1].closed) == (first.steps, True)
     last = open_it(folder, made)
+    assert made.runs[2].given.items() >= later.items()
     assert (last.newest, copied(home, last)) == (STEPS - 2, 0)
     assert copied(home, last, now=NOW + 1000) == 2
     last.close()
     assert list(made.runs[2].steps) == [STEPS - 1, STEPS]
+
+
+def test_folders_that_a_crash_left_are_removed_for_this_run_only(folder: Path) -> None:
+    made = FakePackage()
+    to_wandb(folder, made)
+    kept, left = (folder / "wandb" / f"offline-run-1-{name}" for name in ("other", "blue-sky-7"))
+    for each in (kept, left):
+        each.mkdir(parents=True)
+    to_wandb(folder, made)
+    assert (kept.exists(), left.exists()) == (True, False)
+
+
+def test_wandb_learns_nothing_about_this_machine(folder: Path) -> None:
+    made = FakePackage()
+    to_wandb(folder, made).close()
+    settings = made.runs[0].given["settings"]
+    assert settings.items() >= {"host": "", "console": "off", "x_disable_meta": True}.items()
+
+    def refuse(**given: Any) -> None:
+        raise ValueError("Extra inputs are not permitted")
+
+    made.Settings = refuse  # type: ignore[method-assign, assignment]
+    with pytest.raises(MachineUnfit, match="not supported") as caught:
+        to_wandb(folder, made)
+    assert caught.value.code == "TRACK-PACKAGE"
 
 
 def test_missing_package_is_named_with_the_command_that_installs_it() -> None:

@@ -16,17 +16,17 @@ from p2ptrain.ids import RunId
 from p2ptrain.names import label, peer_name
 from p2ptrain.observe.series import EventRow, SampleRow, ToldEventRow, ToldSampleRow
 from p2ptrain.observe.series.told import as_event
+from p2ptrain.peers.series import history_pages
 from p2ptrain.peers.series.event_pages import (
     EVENTS_MAX,
+    KIND,
     PAGE_BYTES_MAX,
-    PREFIX,
     SAMPLES_MAX,
     EventPage,
     decode_events,
     encode_events,
     events_body,
 )
-from p2ptrain.peers.series.signed_page import signed_page
 from p2ptrain.peers.series.step_report import STEP_MAX
 
 RUN = RunId("ab" * 32)
@@ -124,15 +124,15 @@ def test_malformed_page_is_refused(change: Callable[[dict[str, Any]], object]) -
     assert isinstance(said, dict)
     change(said)
     with pytest.raises(RemoteProtocolError):
-        decode_events(signed_page(PREFIX, pack(said), TELLER), RUN, TELLER.peer)
+        decode_events(KIND.signed(pack(said), TELLER), RUN, TELLER.peer)
 
 
 def test_page_of_another_signer_kind_or_run_is_refused() -> None:
     body = events_body([JOINED], [], RUN)
     for data, run, teller in (
-        (signed_page(PREFIX, body, TELLER), RUN, OTHER.peer),
-        (signed_page(PREFIX, body, TELLER), RunId("cd" * 32), TELLER.peer),
-        (signed_page(b"p2ptrain history page 1\0", body, TELLER), RUN, TELLER.peer),
+        (KIND.signed(body, TELLER), RUN, OTHER.peer),
+        (KIND.signed(body, TELLER), RunId("cd" * 32), TELLER.peer),
+        (history_pages.KIND.signed(body, TELLER), RUN, TELLER.peer),
     ):
         with pytest.raises(RemoteProtocolError):
             decode_events(data, run, teller)

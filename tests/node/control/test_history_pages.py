@@ -18,6 +18,7 @@ from p2ptrain.node.control.series.history_server import page_of
 from p2ptrain.observe.series import PeerStepRow, StepRow
 from p2ptrain.observe.series.writer import SeriesWriter
 from p2ptrain.peers.series.history_pages import (
+    KIND,
     PAGE_BYTES_MAX,
     ROWS_MAX,
     STEPS_MAX,
@@ -28,7 +29,6 @@ from p2ptrain.peers.series.history_pages import (
     encode_body,
     encode_page,
     encode_request,
-    signed_body,
 )
 from p2ptrain.testing.series_history import history, write_history
 
@@ -92,7 +92,7 @@ def spoilt(change: Callable[[dict[str, object]], object]) -> bytes:
     said = unpack(encode_body(PAGE, RUN), bytes_max=PAGE_BYTES_MAX)
     assert isinstance(said, dict)
     change(said)
-    return signed_body(pack(said), TELLER)
+    return KIND.signed(pack(said), TELLER)
 
 
 def with_step(place: int, value: object) -> Callable[[dict[str, object]], object]:

@@ -13,7 +13,7 @@ import trio.testing
 from p2ptrain.ledger.chain.values import Terms
 from p2ptrain.names import label
 from p2ptrain.node.control.lost_vote_warning import LOST_VOTE, WARNING, notice_lost_vote
-from p2ptrain.node.control.member_news import NAMED_MAX, MemberNews
+from p2ptrain.node.control.member_news import NAMED_MAX, QUIET_S, MemberNews
 from p2ptrain.node.control.series.happenings import Happenings
 from p2ptrain.testing.published import policy
 from tests.node.rig import ANN, BOB, NewRig, Rig, heartbeat, rig, settled, somebody
@@ -57,6 +57,27 @@ async def test_organiser_reads_that_a_member_is_lost_and_heard_again(tmp_path: P
         assert said_by(news, r) == []
         detector.note_arrival(ANN.peer, r.context.now())
         assert said_by(news, r) == [f"heard again: {label(ANN.peer)}"]
+
+
+async def test_member_that_is_lost_again_and_again_is_told_once_in_ten_minutes(
+    tmp_path: Path,
+) -> None:
+    now = [1000.0]
+    async with rig(tmp_path, clock=lambda: now[0], **SMALL) as r:
+        r.context.outer.step = 0
+        r.set_chain(learners=(ANN.peer,))
+        news, told = MemberNews(r.context), list[str]()
+        detector = r.context.peers.detector
+        r.context.peers.table.note_heartbeat(ANN.peer, heartbeat(r.run.id), now[0])
+        for _ in range(11):
+            detector.note_arrival(ANN.peer, trio.current_time())
+            told += said_by(news, r)
+            detector.forget(ANN.peer)  # A peer that is not known counts as down.
+            told += said_by(news, r)
+            now[0] += QUIET_S / 10
+        name = label(ANN.peer)
+        lost, again = f"lost: no heartbeat arrives from {name}", f"heard again: {name}"
+        assert told == [lost, again, lost]
 
 
 async def test_organiser_reads_which_amendments_are_agreed(tmp_path: Path) -> None:

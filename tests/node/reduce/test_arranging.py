@@ -5,11 +5,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from itertools import combinations
+from itertools import combinations, pairwise
 from pathlib import Path as FilePath
 
 import pytest
 
+from p2ptrain.dataplane import Endpoint
+from p2ptrain.encoding import pack
 from p2ptrain.errors import ReduceAborted
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain.values import Participant
@@ -24,7 +26,7 @@ from p2ptrain.peers.heartbeat import encode
 from p2ptrain.peers.path_table import Path
 from p2ptrain.peers.reach_evidence import PortsReached
 from p2ptrain.peers.reach_verdict import Reach, Verdict
-from p2ptrain.ring import NEIGHBOURS_MAX, ReduceRequest
+from p2ptrain.ring import NEIGHBOURS_MAX, ReduceRequest, Relays
 from p2ptrain.run.manifest import CodecSpec
 from tests.node.rig import ANN, BOB, CAI, Rig, heartbeat, opening, rig, somebody
 
@@ -178,7 +180,7 @@ async def test_user_is_not_warned_if_peers_have_another_way(tmp_path: FilePath) 
 @pytest.mark.parametrize(
     ("mine", "theirs", "opener", "other"),
     [
-        (True, True, ["dial_persistently"], ["await_peer", "dial_once"]),
+        (True, True, ["dial_persistently", "await_peer"], ["await_peer", "dial_once"]),
         (True, False, ["await_peer", "dial_once"], ["await_peer"]),
         (False, True, ["dial_persistently"], ["dial_persistently", "await_peer"]),
         (False, False, ["dial_once"], []),
@@ -225,6 +227,50 @@ async def test_peers_that_may_punch_are_neighbours_if_nothing_else_is_possible(
         paths.note_report(ANN.peer, [(BOB.peer, SLOW)], r.context.ledger.snapshot.since)
         proven = paths.between(members, apart, unproven_rate=5.0)
         assert proven.rates[ann_bob] == 1e6  # type: ignore[index]
+
+
+async def test_order_has_few_edges_that_need_a_relay(tmp_path: FilePath) -> None:
+    """The ports of Ann, Bob and Cai change. Two others can be dialled and relay; so does this node.
+    All paths are measured and equally fast, those through relays too."""
+    behind, relays = (ANN.peer, BOB.peer, CAI.peer), (somebody(120).peer, somebody(121).peer)
+    others = (*behind, *relays)
+    async with rig(tmp_path) as r:
+        context, me = r.context, r.context.me
+        r.decide(opening(context.ledger.snapshot, learners=others))
+        context.own_heartbeat.dialled = True
+        for peer in others:
+            told = {"dialable": False, "changes_ports": True} if peer in behind else {"relays": 3}
+            endpoint = Endpoint(peer, "203.0.113.5", 4202, b"certificate")
+            hear(r, peer, endpoint=pack(endpoint.to_wire()), **told)
+            context.peers.detector.note_arrival(peer, context.now())
+        context.peers.paths.mine = dict.fromkeys(others, FAST)
+        for peer in others:
+            reports = [(each, FAST) for each in (me, *others) if each != peer]
+            context.peers.paths.note_report(peer, reports, context.ledger.snapshot.since)
+        paths = ring_order.paths_between(context, (me, *others))
+        assert paths.relayed == frozenset(combinations(sorted(behind), 2))
+        assert paths.relays == Relays(count=3, places=8, uplink=1e8)
+        schedule, order = ring_order.arrange(context, (me, *others))
+        neighbours = {frozenset(pair) for pair in pairwise([*order, order[0]])}
+        assert schedule == "ring"
+        assert not neighbours & {frozenset(pair) for pair in paths.relayed}
+
+
+async def test_node_predicts_relays_for_its_own_pairs_from_the_last_connection(
+    tmp_path: FilePath,
+) -> None:
+    async with rig(tmp_path) as r:
+        context, me, ann = r.context, r.context.me, ANN.peer
+        context.own_heartbeat.dialable = False
+        hear(r, ann, dialable=False, changes_ports=True)
+        hear(r, BOB.peer, dialable=False)
+        assert ring_order.needs_relay(context, me, ann), "no connection yet: its ports change"
+        assert ring_order.needs_relay(context, ann, BOB.peer)
+        assert not ring_order.needs_relay(context, me, BOB.peer)
+        context.peers.punching.note_reached(ann, context.now())
+        assert not ring_order.needs_relay(context, me, ann), "its router lets everybody in"
+        context.peers.relaying.note_reached(BOB.peer, context.now())
+        assert ring_order.needs_relay(context, BOB.peer, me)
 
 
 async def test_peers_that_cannot_connect_to_each_other_are_left_out_in_turn(

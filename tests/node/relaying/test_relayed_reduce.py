@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import ExitStack, asynccontextmanager, closing, contextmanager
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +38,7 @@ from p2ptrain.peers.reach_verdict import OtherWays
 from p2ptrain.ring import Difference, Reduce, ReduceRequest
 from tests.dataplane.relaying.test_faults import Change, LyingRelay, flipped
 from tests.node.cable import network_of, some_rigs
+from tests.node.punching.test_punched_connections import HERE
 from tests.node.rig import ANN, BOB, CAI, Rig, opening, settled
 
 PUBLIC = "11.77.0.9"
@@ -176,7 +178,7 @@ async def test_failed_punching_is_remembered_at_both_ends(tmp_path: Path) -> Non
             assert await connected(found, links) == []
         for end, other in (found.ends, found.ends[::-1]):
             punching, now = end.context.peers.punching, end.context.now()
-            assert punching.has_lately_failed(other.context.me, now)
+            assert punching.failed_ago_s(other.context.me, now) < DEADLINE_S
         # The relay now comes before punching, and punching is not even begun.
         found.begin(1)
         with all_links() as links, trio.fail_after(RELAY_S):
@@ -186,7 +188,7 @@ async def test_failed_punching_is_remembered_at_both_ends(tmp_path: Path) -> Non
             assert len(end.said("punch-failed")) <= 1
             punching, now = end.context.peers.punching, end.context.now()
             punching.note_reached(other.context.me, now)
-            assert not punching.has_lately_failed(other.context.me, now)
+            assert punching.failed_ago_s(other.context.me, now) == inf
 
 
 async def test_chunks_are_fetched_through_a_relay(tmp_path: Path) -> None:
@@ -206,6 +208,7 @@ async def test_only_member_that_can_be_dialled_lets_its_source_dial_it(
     """Nobody else can observe its ports or relay."""
     async with neighbours(tmp_path, relays=1) as found:
         (middle,), bob = found.relays, found.ends[1].context
+        sees(found.ends[1], middle)
         middle.context.own_heartbeat.dialled = True
         answer_punches(middle.context, gateways=frozenset)
         nursery.start_soon(keep_punching, middle.context)
@@ -215,7 +218,13 @@ async def test_only_member_that_can_be_dialled_lets_its_source_dial_it(
             report = await fetch_loose(middle.context, [digest])
         assert report.bytes_by_peer == {bob.me: 17}
         assert bob.peers.relaying.reached(bob.now()) == frozenset()
+        assert [said["peer"] for said in middle.said("reverse-dialled")] == [bob.me]
         nursery.cancel_scope.cancel()
+
+
+def sees(end: Rig, other: Rig) -> None:
+    """Let `end` see `other` where its listener is: on this machine."""
+    network_of(end).hosts[other.context.me] = end.context.own_heartbeat.reach.external_host = HERE
 
 
 # ── bad relays ───────────────────────────────────────────────────────────────────────────────────

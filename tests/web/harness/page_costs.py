@@ -3,6 +3,7 @@ reader costs in bytes, and what it costs the node in processor time.
 
     python -m tests.web.harness.page_costs             # five minutes without, and with a reader
     python -m tests.web.harness.page_costs --seconds 60
+    python -m tests.web.harness.page_costs --readers 32     # as many as are served at once
 
 The history is made (`p2ptrain.testing.series_history`). The node is real except that it does not
 train: `page_node`. An outer step ends every six seconds, so an hour has 600 of them. The program
@@ -121,8 +122,11 @@ def asking(port: int, path: str, connection: str) -> bytes:
     ).encode()
 
 
-async def read_page(port: int, home: Path, run: str, peers: int, seconds: float) -> Found:
-    """Open the page, and read its stream while outer steps end."""
+async def read_page(
+    port: int, home: Path, run: str, peers: int, seconds: float, readers: int
+) -> Found:
+    """Open the page, and read its stream while outer steps end. The other readers only follow the
+    stream."""
     found = Found()
     for path in LOADED:
         answer = await request(port, path)
@@ -135,12 +139,22 @@ async def read_page(port: int, home: Path, run: str, peers: int, seconds: float)
         first_bytes = events.bytes_read
         async with trio.open_nursery() as nursery:
             nursery.start_soon(note_steps, events, found)
+            for _ in range(readers - 1):
+                nursery.start_soon(follow, port)
             with trio.move_on_after(seconds):
                 await commit(home, run, peers, found)
             nursery.cancel_scope.cancel()
         found.loaded_bytes += first_bytes
         found.streamed_bytes = events.bytes_read - first_bytes
     return found
+
+
+async def follow(port: int) -> None:
+    async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+        await stream.send_all(asking(port, "/api/v1/stream", "keep-alive"))
+        async for _ in stream:
+            pass
+    raise AssertionError("the page has closed a stream")
 
 
 async def note_steps(events: Events, found: Found) -> None:
@@ -167,7 +181,7 @@ async def commit(home: Path, run: str, peers: int, found: Found) -> None:
         writer.close()
 
 
-def measure(peers: int, seconds: float) -> dict[str, object]:
+def measure(peers: int, seconds: float, readers: int = 1) -> dict[str, object]:
     with tempfile.TemporaryDirectory(prefix="p2ptrain-page-") as folder:
         opened = processes(Path(folder), peers)
         with opened as (node, page, home, run, port):
@@ -176,7 +190,7 @@ def measure(peers: int, seconds: float) -> dict[str, object]:
             time.sleep(seconds)
             idle_s = node.cpu_s() - idle_from
             node_from, page_from = node.cpu_s(), page.cpu_of_tree_s()
-            found = trio.run(partial(read_page, port, home, run, peers, seconds))
+            found = trio.run(partial(read_page, port, home, run, peers, seconds, readers))
             read_s = node.cpu_s() - node_from
             page_s = page.cpu_of_tree_s() - page_from
     streamed = found.streamed_bytes * 3600 / seconds
@@ -184,6 +198,7 @@ def measure(peers: int, seconds: float) -> dict[str, object]:
         "peers": peers,
         "steps": STEPS,
         "seconds": seconds,
+        "readers": readers,
         "commits": len(found.committed_s),
         "seen": len(found.late_s),
         "late_s": [round(median(found.late_s), 3), round(max(found.late_s), 3)],
@@ -199,8 +214,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.web.harness.page_costs")
     parser.add_argument("--seconds", type=float, default=300.0)
     parser.add_argument("--peers", type=int, default=24)
+    parser.add_argument("--readers", type=int, default=1)
     given = parser.parse_args()
-    sys.stdout.write(json.dumps(measure(given.peers, given.seconds)) + "\n")
+    told = measure(given.peers, given.seconds, given.readers)
+    sys.stdout.write(json.dumps(told) + "\n")
 
 
 if __name__ == "__main__":

@@ -53,6 +53,14 @@ test("a cell that is longer than its step stays inside it", () => {
   assert.ok(end.x + end.width <= 1.0000001);
 });
 
+test("a peer that is ready hardly later than the others keeps nobody waiting", () => {
+  const row = (step, peer, ms) => ({ step, peer, train_ms: ms, wait_ms: 1000, exchange_ms: 100 });
+  const recent = [1, 2].flatMap((step) => [row(step, "a", 5000), row(step, "b", 5024), row(step, "c", 4990)]);
+  const found = waterfall({ recent, steps: { step: [1, 2], time: [0, 7] } }, 5);
+  assert.equal(waitedFor(found.all, 1), null);
+  assert.equal(waterfallSentence(found, () => "calm-fox"), "In the last 2 outer steps, no peer kept the others waiting.");
+});
+
 test("the others waited for the peer that was ready last", () => {
   const found = waterfall(SERIES, 5);
   const slow = waitedFor(found.all, 1);

@@ -1,8 +1,10 @@
-"""Ask members for a page of the run's history, one after another until one answers well."""
+"""Ask members for pages of the run's history: in rounds, and for each page one member after another
+until one answers well.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 import trio
@@ -17,6 +19,22 @@ Page = TypeVar("Page")
 
 HISTORY_PACE = AskingRate(at_once=1, next_s=3.0, deadline_s=15.0)
 """Ask one member after another: no task waits for the answer, and a page can take 640 kB."""
+
+ROUND_S = 600.0
+"""Seconds between two rounds. A node that was disconnected has a new gap afterwards."""
+
+
+async def ask_in_rounds(
+    context: Context, ask_all: Callable[[], Awaitable[object]], first_s: float, round_s: float
+) -> None:
+    """Call `ask_all` in each round, until cancelled. A round begins `first_s` after this node is up
+    to date and could ask a member, and `round_s` after the round before."""
+    while True:
+        while not (context.at_head() and whom_to_ask(context, worst=MEMBER)):
+            await context.changes.wait()
+        await trio.sleep(first_s)
+        await ask_all()
+        await trio.sleep(round_s)
 
 
 async def page_from_members(

@@ -16,8 +16,7 @@ import trio
 
 from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ids import PeerId
-from p2ptrain.node.control.series.ask_members import page_from_members
-from p2ptrain.node.gossip.ask_peers import MEMBER, whom_to_ask
+from p2ptrain.node.control.series.ask_members import ROUND_S, ask_in_rounds, page_from_members
 from p2ptrain.node.state.context import Context
 from p2ptrain.observe.series import (
     PeerStepRow,
@@ -41,9 +40,6 @@ do before."""
 PAGE_S = 0.5
 """Pause between two pages."""
 
-ROUND_S = 600.0
-"""Seconds between two rounds. A node that was disconnected has a new gap afterwards."""
-
 PAGES_MAX = 4096
 """Maximum number of pages in a round."""
 
@@ -64,17 +60,14 @@ async def learn_history(
 ) -> None:
     """Fill the gaps of the series until cancelled. `wall` is a Unix clock."""
     vain = set[Gap]()
-    while True:
-        while not (context.at_head() and whom_to_ask(context, worst=MEMBER)):
-            await context.changes.wait()
-        await trio.sleep(first_s)
+
+    async def fill_all() -> None:
         until = context.ledger.snapshot.step
-        for first, last in await trio.to_thread.run_sync(gaps_in, context, until):
-            if (first, last) not in vain and not await _fill(
-                context, recorder, (first, last), page_s, wall
-            ):
-                vain.add((first, last))
-        await trio.sleep(round_s)
+        for gap in await trio.to_thread.run_sync(gaps_in, context, until):
+            if gap not in vain and not await _fill(context, recorder, gap, page_s, wall):
+                vain.add(gap)
+
+    await ask_in_rounds(context, fill_all, first_s, round_s)
 
 
 async def _fill(

@@ -17,9 +17,8 @@ from time import time
 import trio
 
 from p2ptrain.ids import PeerId
-from p2ptrain.node.control.series.ask_members import page_from_members
-from p2ptrain.node.control.series.learning import ROUND_S, Gap, gaps_in
-from p2ptrain.node.gossip.ask_peers import MEMBER, whom_to_ask
+from p2ptrain.node.control.series.ask_members import ROUND_S, ask_in_rounds, page_from_members
+from p2ptrain.node.control.series.learning import Gap, gaps_in
 from p2ptrain.node.state.context import Context
 from p2ptrain.observe.series import SeriesRecorder, StepRow
 from p2ptrain.observe.series.rows import ToldRow, ToldSampleRow
@@ -54,18 +53,16 @@ async def learn_events(
     """Ask about the outer steps that this node did not observe, until cancelled. `wall` is a Unix
     clock."""
     told = set[Gap]()
-    while True:
-        while not (context.at_head() and whom_to_ask(context, worst=MEMBER)):
-            await context.changes.wait()
-        await trio.sleep(first_s)
+
+    def read(answer: bytes, teller: PeerId) -> EventPage:
+        return decode_events(answer, context.run, teller)
+
+    async def ask_all() -> None:
         find = partial(gaps_in, context, context.ledger.snapshot.step, known=_is_observed)
         gaps = await trio.to_thread.run_sync(find)
         wanted = [part for gap in gaps for part in parts_of(gap)][:PAGES_MAX]
-        for first, last in wanted:
-            if (first, last) in told:
-                continue
+        for first, last in (part for part in wanted if part not in told):
             request = HistoryRequest(context.run, first, last)
-            read = partial(_read, context.run)
             page = await page_from_members(
                 context, HISTORY_EVENTS_PROTOCOL, request, read, PAGE_BYTES_MAX
             )
@@ -73,16 +70,13 @@ async def learn_events(
                 told.add((first, last))
                 recorder.tell(*credible(context, page, request, wall()))
             await trio.sleep(page_s)
-        await trio.sleep(round_s)
+
+    await ask_in_rounds(context, ask_all, first_s, round_s)
 
 
 def _is_observed(row: StepRow) -> bool:
     """Return whether this node itself learned in time that the outer step had ended."""
     return row.time is not None and row.told_by is None
-
-
-def _read(run: str, answer: bytes, teller: PeerId) -> EventPage:
-    return decode_events(answer, run, teller)  # type: ignore[arg-type]
 
 
 def parts_of(gap: Gap) -> Iterator[Gap]:

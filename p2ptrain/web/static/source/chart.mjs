@@ -49,6 +49,9 @@ export function rebuildCharts() {
   for (const each of built) if (each.data) each.build();
 }
 
+// Distances between marks on an axis of outer steps: there are no parts of a step.
+const WHOLE = [1, 2, 5].flatMap((each) => Array.from({ length: 10 }, (_, power) => each * 10 ** power)).sort((one, other) => one - other);
+
 function settings(options, width) {
   const axis = { stroke: ink("muted"), font: FONT, grid: { stroke: ink("grid"), width: 1 }, ticks: { show: false }, gap: 4 };
   const shown = (format) => (format ? (plot, values) => values.map((value) => (value === null ? "" : format(value))) : undefined);
@@ -63,7 +66,7 @@ function settings(options, width) {
       y: { distr: options.log ? 3 : 1, range: options.range },
     },
     axes: [
-      { ...axis, size: options.bare ? 4 : 24, values: options.bare ? () => [] : shown(options.x), space: 64 },
+      { ...axis, size: options.bare ? 4 : 24, values: options.bare ? () => [] : shown(options.x), space: 64, incrs: options.x === String ? WHOLE : undefined },
       { ...axis, size: options.left || 48, values: shown(options.y), splits: options.splits, filter: options.splits ? (plot, values) => values : undefined, space: options.height < 100 ? 22 : 30 },
     ],
     series: [{}, ...options.lines().map(line)],

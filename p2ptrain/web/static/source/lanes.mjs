@@ -1,6 +1,6 @@
 // The waterfall's lanes: how each peer spent the last outer steps. It does not know the document.
 
-import { known, short } from "./text.mjs";
+import { duration, known, short } from "./text.mjs";
 import { groupedBySteps, median, quantile } from "./numbers.mjs";
 
 // The order in which a peer passes through them in an outer step.
@@ -102,14 +102,18 @@ export function pieces(lane, steps) {
   return found;
 }
 
-// The peers that the others waited for in column `at`: the peer that was ready last.
+// A peer that is ready only this part of its outer step after the others does not keep them waiting.
+const LATE_MIN = 0.05;
+
+// The peer that the others waited for in column `at`, if any: the peer that was ready last.
 export function waitedFor(all, at) {
   const rows = all.map((lane) => lane.cells[at]).filter(Boolean);
   if (rows.length < 2) return null;
   const ready = (row) => (row.train_ms || 0) + (row.data_wait_ms || 0) + (row.fetch_ms || 0);
   const slowest = rows.reduce((worst, row) => (ready(row) > ready(worst) ? row : worst));
   const others = median(rows.filter((row) => row !== slowest).map(ready));
-  return { row: slowest, aheadMs: Math.max(0, ready(slowest) - others) };
+  const aheadMs = ready(slowest) - others;
+  return aheadMs > LATE_MIN * totalMs(slowest) ? { row: slowest, aheadMs } : null;
 }
 
 export function waterfallSentence(found, nameOf) {
@@ -125,7 +129,7 @@ export function waterfallSentence(found, nameOf) {
     }
   });
   const [peer, times] = Array.from(turns).sort((one, other) => other[1] - one[1])[0] || [null, 0];
-  if (peer === null) return `${all.length} peer reported ${steps.length} outer steps.`;
-  const usual = quantile(ahead, 0.5);
-  return `In ${times} of the last ${steps.length} outer steps, ${short(nameOf(peer))} was ready last, usually ${Math.round(usual)} s after the median peer.`;
+  const span = steps.length === 1 ? "the only outer step" : `the last ${steps.length} outer steps`;
+  if (peer === null) return `In ${span}, ${all.length === 1 ? "one peer reported" : "no peer kept the others waiting"}.`;
+  return `In ${times} of ${span}, ${short(nameOf(peer))} was ready last, usually ${duration(quantile(ahead, 0.5))} after the median peer.`;
 }

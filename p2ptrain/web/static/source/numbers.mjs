@@ -83,8 +83,8 @@ export function lossSentence(series) {
   const held = heldOut(series);
   if (!losses.length) return "No outer step has been agreed yet.";
   const first = losses.find(known);
-  const words = [`The training loss fell from ${fixed(first, 2)} to ${fixed(last(losses), 2)}`];
-  if (last(losses) > first) words[0] = `The training loss rose from ${fixed(first, 2)} to ${fixed(last(losses), 2)}`;
+  const [before, now] = [fixed(first, 2), fixed(last(losses), 2)];
+  const words = [before === now ? `The training loss has stayed at ${now}` : `The training loss ${last(losses) > first ? "rose" : "fell"} from ${before} to ${now}`];
   words.push(`over ${count(last(column(series, "tokens_total")))} certified tokens`);
   if (held) words.push(`; the held-out loss is ${fixed(held.loss, 3)} at outer step ${held.step}`);
   return words.join(" ").replace(" ;", ";") + ".";
@@ -139,7 +139,8 @@ export function healthByPeer(series) {
     if (!peers.has(row.peer)) peers.set(row.peer, { peer: row.peer, rows: [] });
     peers.get(row.peer).rows.push(row);
   }
-  const found = Array.from(peers.values());
+  // Seeds report nothing about learning.
+  const found = Array.from(peers.values()).filter((each) => each.rows.some((row) => HEALTH.some(([metric]) => known(row[metric]))));
   for (const [metric] of HEALTH) {
     const middles = found.map((each) => median(each.rows.map((row) => row[metric])));
     const middle = median(middles);

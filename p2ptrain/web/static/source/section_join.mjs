@@ -12,17 +12,23 @@ export function mountJoin(app, section) {
     const state = app.model.state;
     if (!state) return;
     const key = JSON.stringify([state.invite, state.run]);
-    if (key !== shown) place.replaceChildren(...content(state));
+    if (key !== shown) place.replaceChildren(...content(state, app.staticReport));
     shown = key;
   };
 }
 
-function content({ invite, run }) {
+function content({ invite, run }, staticReport) {
   const about = [["Model", run && run.model], ["About", run && run.description], ["Licence", run && run.licence], ["Contact", run && run.contact], ["Run id", run && run.id]];
   const facts = about.filter(([, value]) => value).map(([label, value]) => h("div", {}, h("dt", {}, label), h("dd", {}, h("bdi", {}, clean(value, 400)))));
-  const weights = h("p", {}, "Take the weights: ", h("code", {}, "p2ptrain ckpt fetch"), ", then ", h("code", {}, "p2ptrain export --to hf ./weights"), ".");
   const needs = h("p", { class: "muted" }, "You need Linux, Python 3.11 to 3.13, and a GPU or some cores. The node shows what the run costs and asks before it takes part. It never runs code that the run or its peers send.");
-  return [...(invite ? invitation(short(invite, 2000)) : [h("p", {}, "This node has no invitation to show. The run's organiser prints one: ", h("code", {}, "p2ptrain invite"), ".")]), needs, weights, h("dl", { class: "facts wide" }, facts)];
+  return [...(invite ? invitation(short(invite, 2000)) : [h("p", {}, "There is no invitation on this page. The run's organiser prints one: ", h("code", {}, "p2ptrain invite"), ".")]), needs, takeWeights(Boolean(run && run.public_weights), staticReport), h("dl", { class: "facts wide" }, facts)];
+}
+
+// A node's home has the newest snapshot already. Its visitors, and the readers of a report, have not.
+function takeWeights(isPublic, staticReport) {
+  const opening = staticReport ? ["Take the weights: "] : ["Take the weights on this machine: ", h("code", {}, "p2ptrain export --to hf ./weights"), ". Elsewhere: "];
+  if (isPublic) return h("p", {}, opening, h("code", {}, "p2ptrain watch INVITE --weights ./weights"), ", without admission.");
+  return h("p", {}, opening, h("code", {}, "p2ptrain ckpt fetch --bootstrap ADDRESS"), ", then ", h("code", {}, "p2ptrain export --to hf ./weights"), ", for peers that are admitted to the run.");
 }
 
 function invitation(invite) {

@@ -100,14 +100,15 @@ function share(fraction) {
 export function mountSnapshots(app, section) {
   const summary = h("p", { class: "summary" });
   const place = h("div");
-  section.append(summary, place, h("p", { class: "muted" }, "Fetch the newest one: ", code("p2ptrain ckpt fetch"), ". Check this page's numbers, from the first signature on: ", code("p2ptrain verify"), "."));
+  section.append(summary, place, h("p", { class: "muted" }, "Check this page's numbers, from the first signature on: ", code("p2ptrain verify"), "."));
   return () => {
     const snapshots = ((app.model.state || {}).snapshots || []).slice(0, 50);
     const newest = snapshots[0];
     summary.textContent = newest ? `The newest snapshot is of outer step ${newest.step}; ${known(newest.copies) ? newest.copies : "an unknown number of"} copies of it are online.` : "There is no certified snapshot yet.";
-    show(place, scrolling("Snapshots", table("Snapshots", [["step", true], ["tokens", true], ["loss", true], ["copies", true], ["digest", false], ["signed by", false]], snapshots.map((each) => [
+    if (!newest) return place.replaceChildren();
+    show(place, scrolling("Snapshots", withClass(table("Snapshots", [["step", true], ["tokens", true], ["loss", true], ["copies", true], ["digest", false], ["signed by", false]], snapshots.map((each) => [
       count(each.step), count(each.tokens), fixed(each.loss, 3), known(each.copies) ? String(each.copies) : "–", code(short(each.digest, 12)), signers(each.signers),
-    ]))));
+    ])), "stacks")));
   };
 }
 

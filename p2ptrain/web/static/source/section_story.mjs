@@ -97,7 +97,12 @@ export function mountEvents(app, section) {
   return update;
 }
 
+// Whether the outer step of an event need not be added to its text.
+function namesStep({ step, text }) {
+  return !step || new RegExp(`\\bstep ${Number(step)}\\b`).test(text);
+}
+
 function eventLine(each) {
   const today = Date.now() / 1000 - each.time < 43200;
-  return h("li", {}, h("time", { class: "muted" }, today ? clock(each.time) : dayAndTime(each.time)), h("span", { class: "sign", "aria-hidden": "true" }, SIGNS[each.kind] || "·"), h("span", {}, h("bdi", {}, clean(each.text, 400)), each.step ? h("span", { class: "muted" }, ` step ${Number(each.step)}`) : null));
+  return h("li", {}, h("time", { class: "muted" }, today ? clock(each.time) : dayAndTime(each.time)), h("span", { class: "sign", "aria-hidden": "true" }, SIGNS[each.kind] || "·"), h("span", {}, h("bdi", {}, clean(each.text, 400)), namesStep(each) ? null : h("span", { class: "muted" }, ` step ${Number(each.step)}`)));
 }

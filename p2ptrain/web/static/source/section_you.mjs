@@ -80,7 +80,7 @@ function button(words, onclick) {
 function factsOf({ you, status }) {
   return [
     ["Accepted tokens", count(you.tokens), known(you.share) ? `${percent(you.share)} of the run` : ""],
-    ["Role", short((status || {}).role, 12) || "seed", ""],
+    ["Role", short((status || {}).role, 12) || "not a member", ""],
     ["Cost in 24 h", `${bytes(you.bytes_up_day)} up`, known(you.bytes_down_day) ? `${bytes(you.bytes_down_day)} down` : ""],
     ["At work in 24 h", known(you.hours) ? duration(you.hours * 3600) : "–", ""],
   ];
