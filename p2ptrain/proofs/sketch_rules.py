@@ -18,7 +18,7 @@ over the participants, so the rule needs no history, and holds as long as most p
 honest. Therefore the first three rules need `JUDGES_MIN` participants.
 
 The limits come from measurements (docs/results/trust.md, docs/decisions/068). Nodes apply the rules
-before they report an average (`p2ptrain/node/reduce/sketch_judging.py`, docs/decisions/073).
+before they report an average (`p2ptrain/node/reduce/sketch_judging.py`, docs/decisions/072).
 """
 
 from __future__ import annotations

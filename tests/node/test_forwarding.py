@@ -237,7 +237,7 @@ async def exchange(sender: Rig, receiver: Rig, protocol: str, payload: bytes = b
 
 
 async def test_members_pass_on_seven_protocols_and_no_others(tmp_path: Path) -> None:
-    """A further protocol needs a reason; decisions 070, 071 and 073 have those for these seven.
+    """A further protocol needs a reason; decisions 070, 071 and 072 have those for these seven.
     The receiver would answer a question about its reach, but the forwarder does not pass it on."""
     names = {name: value for name, value in vars(protocol_names).items() if "PROTOCOL" in name}
     everyday = set(names.values()) - FORWARDED.keys()
