@@ -290,8 +290,7 @@ AUDIT-PARTIAL: The replayed part is correct, but this home does not hold the res
 AVERAGE-WRONG: The update of an outer step is not what its participants' contributions make it, so a
     participant lied. All nodes still have the same weights. p2ptrain verify --average STEP checks
     more of it. Tell the organiser.
-AVERAGE-UNKNOWN: The ledger no longer says which weights the participants of this average had. Check
-    a newer one.
+AVERAGE-UNKNOWN: The ledger no longer says how the participants were weighted. Check a newer step.
 AVERAGE-PARTIAL: The checked chunks are right, but some contributions could not be fetched.
     Contributions are kept for two outer steps, by their peers only.
 CONTRIBUTION-ODD: The work of this node has an odd length or direction, compared with that of the
