@@ -59,6 +59,9 @@ def arguments() -> argparse.Namespace:
         help="longest extension of the siege, until all but a few attacks have happened",
     )
     parser.add_argument("--trainers", choices=KINDS, default=STAND_IN, help="kind of trainer")
+    parser.add_argument(
+        "--claims", action="store_true", help="the run's contributions are claims, as in new runs"
+    )
     parser.add_argument("--no-quiet", action="store_true", help="skip the quiet baseline run")
     parser.add_argument("--only", nargs="+", metavar="ATTACK", help="run only these attacks")
     parser.add_argument("--no-cgroup", action="store_true", help="limit attackers' CPU by signals")
@@ -99,6 +102,7 @@ def _besiege(given: argparse.Namespace, folder: Path, seconds: float) -> Iterato
     siege, attacks, quota = _phase(given, folder / "siege", seconds, attack=True)
     assert attacks is not None
     about = {"seconds": seconds, "trainers": f"{given.trainers} trainers", "quota": quota}
+    about |= {"claims": given.claims}
     for line in measures.invariants(siege, attacks):
         yield line | about
     for line in measures.paces(siege, quiet):
@@ -113,7 +117,7 @@ def _phase(
     Return the observations, the attackers' counts (None in a quiet run), and the kind of CPU quota.
     """
     folder.mkdir(parents=True)
-    field = prepared(folder, trainers=given.trainers)
+    field = prepared(folder, trainers=given.trainers, claims=given.claims)
     try:
         field.start()
         _wait_until_calm(field)

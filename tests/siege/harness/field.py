@@ -18,6 +18,7 @@ from p2ptrain.archive.home import Home
 from p2ptrain.identity import Identity, load_or_create
 from p2ptrain.ids import PeerId
 from p2ptrain.run import Run
+from p2ptrain.run.trust_rules import TrustRules
 from p2ptrain.testing.node_process import DemoNode
 from p2ptrain.testing.published import copy_run, publish
 from tests.chaos.harness.crew import default_policy
@@ -141,9 +142,14 @@ class Field:
 
 
 def prepared(
-    folder: Path, *, inner_step_s: float = INNER_STEP_S, trainers: str = STAND_IN
+    folder: Path,
+    *,
+    inner_step_s: float = INNER_STEP_S,
+    trainers: str = STAND_IN,
+    claims: bool = False,
 ) -> Field:
-    """Make the homes of all nodes and of the liar, and publish a run. Do not start any node."""
+    """Make the homes of all nodes and of the liar, and publish a run. Do not start any node.
+    `claims`: contributions are claims that the others judge."""
     nodes = []
     for number, name in enumerate(NAMES):
         home = Home(folder / name)
@@ -158,6 +164,7 @@ def prepared(
         steps=OUTER_STEPS,
         rules=default_policy(),
         inner_steps=INNER_STEPS,
+        trust=TrustRules(claims=claims),
     )
     copy_run(first, run, (*(Home(node.home) for node in nodes[1:]), liar))
     return Field(folder, tuple(nodes), liar.root, run, inner_step_s, trainers)
