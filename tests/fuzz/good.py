@@ -38,6 +38,9 @@ from p2ptrain.peers import (
 from p2ptrain.peers.series import event_pages, history_pages
 from p2ptrain.peers.series.step_report import StepReport
 from p2ptrain.proofs import hidden_states
+from p2ptrain.proofs.claims import Claim, encode_claim
+from p2ptrain.proofs.sketch_messages import SketchReply, SketchRequest
+from p2ptrain.proofs.stated_sketch import SKETCH_BYTES, StatedSketch
 from p2ptrain.proofs.text_proof import TextProof
 from p2ptrain.ring import wire as ring_wire
 from p2ptrain.ring.blame import Blame
@@ -154,10 +157,17 @@ PROOF = identity_messages.IdentityProof(NONCE, 7, False, bytes(64))
 STATES_PROOF = hidden_states.encode(CHUNK)[0]
 CERTIFICATE = WeightsCertificate(SnapshotCertificate.of(run(), None), b"chunks", b"rest")
 
+CLAIM = Claim(MEMBERS[0], DIGEST, 3, 1, None, 4096, 2, DIGEST)
+STATED = StatedSketch(DIGEST, MEMBERS[0], (bytes(SKETCH_BYTES),) * 2)
+
 GOOD: dict[str, bytes] = {
     "text-proof": TextProof(run().id, b"", tuple(range(40)), 8, (STATES_PROOF,) * 2).to_bytes(),
     "hidden-states-proof": STATES_PROOF,
     "weights-certificate": CERTIFICATE.to_bytes(),
+    "claim-document": encode_claim(CLAIM),
+    "sketch-request": SketchRequest(DIGEST, (0, 2), (1,)).encode(),
+    "sketch-reply": SketchReply((encode_claim(CLAIM),), (b"statement",)).encode(),
+    "sketch-statement": STATED.signed(lambda told: bytes(64)),
     "ledger-state": encode_state(genesis(rules_of(run()))),
     "heartbeat": heartbeat_bytes(),
     "beat": heartbeat_bytes(),

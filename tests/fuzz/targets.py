@@ -66,7 +66,8 @@ from p2ptrain.peers import (
 from p2ptrain.peers.series import event_pages, history_pages
 from p2ptrain.portmap import natpmp, pcp, ssdp, upnp
 from p2ptrain.portmap.values import NONCE_BYTES, MapRequest, Protocol
-from p2ptrain.proofs import hidden_states
+from p2ptrain.proofs import claims, hidden_states, sketch_messages
+from p2ptrain.proofs.stated_sketch import read_statement
 from p2ptrain.proofs.text_proof import TextProof
 from p2ptrain.ring import wire as ring_wire
 from p2ptrain.run import (
@@ -335,6 +336,11 @@ TARGETS: dict[str, Target] = {
     "ring-fp32": Target(_codec("fp32", 64), (BadScale,)),
     "blob-manifest": Target(BlobManifest.from_wire, (ManifestInvalid,)),
     "layout": Target(Layout.from_wire),
+    # contributions
+    "claim-document": Target(claims.decode_claim),
+    "sketch-request": Target(sketch_messages.decode_request),
+    "sketch-reply": Target(sketch_messages.decode_reply),
+    "sketch-statement": Target(lambda data: read_statement(data, lambda *told: True)),
     # files from anybody
     "text-proof": Target(TextProof.from_bytes),
     "hidden-states-proof": Target(lambda data: hidden_states.compare(CHUNK, [data])),
