@@ -73,7 +73,8 @@ RUN_TOML = sample("tiny").replace("limit_mb = 0.5", "limit_mb = 0.06")
 @pytest.fixture(scope="session")
 def _published(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("organiser")
-    (home / "run.toml").write_text(RUN_TOML)
+    # Tests write ledgers of this run by hand, without claims.
+    (home / "run.toml").write_text(f"{RUN_TOML}\n[trust]\nclaims = false\n")
     assert main(["run", "publish", str(home / "run.toml"), "--home", str(home)]) == 0
     return home
 

@@ -109,7 +109,7 @@ def test_founders_and_allowed_peers_are_as_requested(p2ptrain: Command, tmp_path
 def test_publishing_the_same_file_twice_gives_identical_data(
     organiser_home: Path, tmp_path: Path
 ) -> None:
-    (tmp_path / "run.toml").write_text(RUN_TOML)
+    (tmp_path / "run.toml").write_text((organiser_home / "run.toml").read_text())
     said: list[str] = []
     again = publish_run(
         tmp_path / "run.toml",

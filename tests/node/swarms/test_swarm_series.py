@@ -168,7 +168,8 @@ async def test_events_tell_who_joins_and_leaves(tmp_path: Path) -> None:
 
 
 async def test_restarted_node_continues_its_series(tmp_path: Path) -> None:
-    async with swarm(tmp_path, steps=1000) as s:
+    async with swarm(tmp_path, steps=1000, stops_at=0) as s:
+        await all_are_members(s)
         await step_with_reports(s)
         await s.stop("cai")
         before = rows_of(s["cai"])[0]
