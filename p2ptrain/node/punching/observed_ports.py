@@ -129,19 +129,33 @@ def _observe(
 ) -> None:
     port = LocalPort(own_host(context, observer))
     try:
-        found.append(
-            observe(
-                context.plane.credentials,
-                observer,
-                port,
-                deadline_s=OBSERVE_S,
-                encrypted=context.manifest.encrypted,
-                dialling=dialling,
-            )
-        )
+        observe_port(context, observer, port, found, dialling)
     except BaseException:
         port.close()
         raise
+
+
+def observe_port(
+    context: Context,
+    observer: Endpoint,
+    port: LocalPort,
+    found: list[Observation],
+    dialling: DialHandle,
+) -> None:
+    """Append what `observer` sees of `port`. This blocks. It appends in its own thread, so that the
+    connection is not lost if the waiting task is cancelled.
+
+    Raises PeerError, RemoteProtocolError, TryLater: the observer does not answer properly."""
+    found.append(
+        observe(
+            context.plane.credentials,
+            observer,
+            port,
+            deadline_s=OBSERVE_S,
+            encrypted=context.manifest.encrypted,
+            dialling=dialling,
+        )
+    )
 
 
 def close(ports: Iterable[Observation]) -> None:

@@ -15,6 +15,7 @@ alone cannot hide a port that stays the same.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 
 import trio
@@ -26,10 +27,9 @@ from p2ptrain.dataplane import (
     ExternalAddress,
     LocalPort,
     Observation,
-    observe,
 )
 from p2ptrain.errors import PeerError, RemoteProtocolError, TryLater
-from p2ptrain.node.punching.observed_ports import OBSERVE_S, THREADS, observers, own_host
+from p2ptrain.node.punching.observed_ports import THREADS, observe_port, observers, own_host
 from p2ptrain.node.state.context import Context
 from p2ptrain.node.state.threads import in_thread
 
@@ -88,26 +88,11 @@ async def _seen(context: Context, members: Sequence[Endpoint]) -> list[ExternalA
         try:
             # One after another: the first connection makes the mapping, and stays open.
             for member in members:
-                if (seen := await _observed(context, member, port)) is not None:
-                    held.append(seen)
+                dialling = DialHandle()
+                work = partial(observe_port, context, member, port, held, dialling)
+                with suppress(PeerError, RemoteProtocolError, TryLater):
+                    await in_thread(work, stop=dialling.give_up, limiter=THREADS)
         finally:
             for each in held:
                 each.connection.close()
     return [each.seen for each in held]
-
-
-async def _observed(context: Context, member: Endpoint, port: LocalPort) -> Observation | None:
-    dialling = DialHandle()
-    work = partial(
-        observe,
-        context.plane.credentials,
-        member,
-        port,
-        deadline_s=OBSERVE_S,
-        encrypted=context.manifest.encrypted,
-        dialling=dialling,
-    )
-    try:
-        return await in_thread(work, stop=dialling.give_up, limiter=THREADS)
-    except (PeerError, RemoteProtocolError, TryLater):
-        return None
