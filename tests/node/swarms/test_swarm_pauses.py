@@ -69,8 +69,10 @@ async def test_work_that_was_offered_before_a_pause_is_still_averaged(tmp_path: 
         await both_contribute(s)
         s["ann"].remote.held = True
         bob = s["bob"].context
-        await s.until(lambda: s["ann"].remote.rests and bob.trainer.work is not None)
-        step = bob.ledger.snapshot.step
+        await s.until(lambda: s["ann"].remote.rests)
+        step = s["ann"].context.ledger.snapshot.step
+        # Bob's work of the outer step before it is kept until Bob trains again.
+        await s.until(lambda: (work := bob.trainer.work) is not None and work.step == step)
         await order(s, "bob", "pause")
         await s.until(lambda: not bob.trainer.up)
         s["ann"].remote.held = False
