@@ -68,9 +68,13 @@ class ContributionFormat:
             RemoteProtocolError: the blob is not a contribution of this peer to this update.
             StoreError: the list cannot be read.
         """
-        manifest = blobs.manifest(digest)
+        return self.checked(blobs.manifest(digest))
+
+    def checked(self, manifest: BlobManifest) -> BlobManifest:
+        """Return `manifest`. Raises RemoteProtocolError: it is not that of a contribution of this
+        peer to this update."""
         told = (manifest.kind, dict(manifest.meta), manifest.size, manifest.chunk_bytes)
         if told != (KIND, self.meta, self.update.payload_bytes, self.chunk_bytes):
-            what = f"{digest[:12]} is not its contribution to outer step {self.update.step}"
-            raise RemoteProtocolError(what, peer=self.peer)
+            what = f"{manifest.digest[:12]} is not its contribution to outer step"
+            raise RemoteProtocolError(f"{what} {self.update.step}", peer=self.peer)
         return manifest

@@ -171,9 +171,7 @@ async def _until_here(
                 progresses = patient and handle.chunks_fetched > 0
                 reason = _why_again(exc, unwanted, progresses)
             else:
-                context.blobs.fetched_bytes += report.bytes_fetched
-                for peer, count_bytes in report.bytes_by_peer.items():
-                    context.peers.paths.at_least(peer, count_bytes, report.seconds)
+                note_fetched(context, report.bytes_by_peer, report.seconds)
                 return report
             finally:
                 for peer in handle.blamed:
@@ -188,6 +186,13 @@ async def _until_here(
                 context.alerts.show(name, Caution(reason.code, told, WAITS_FOR_A_SOURCE))
                 context.changes.notify_all()
             await _others_or_later(context)
+
+
+def note_fetched(context: Context, bytes_by_peer: Mapping[PeerId, int], seconds: float) -> None:
+    """Note the bytes that came from each peer within `seconds`."""
+    context.blobs.fetched_bytes += sum(bytes_by_peer.values())
+    for peer, count_bytes in bytes_by_peer.items():
+        context.peers.paths.at_least(peer, count_bytes, seconds)
 
 
 def _why_again(
@@ -299,11 +304,23 @@ def _connection(
 ) -> SecureSocket:
     """Return a connection for requests of chunks, in a thread of the fetch with this handle.
     Raises PeerError, RemoteProtocolError."""
+    return connection_with(context, token, endpoint, lambda: not handle.is_over)
+
+
+def connection_with(
+    context: Context,
+    token: trio.lowlevel.TrioToken,
+    endpoint: Endpoint,
+    wanted: Callable[[], bool],
+) -> SecureSocket:
+    """Return a connection for requests of chunks, in a thread: a kept one, or a new one while it is
+    `wanted`. Return it to `context.blobs.connections`, or close it. Raises PeerError,
+    RemoteProtocolError."""
     return context.blobs.connections.take(
         endpoint.peer,
         partial(_open_connection, context, token, endpoint),
         wait_s=DIAL_S,
-        wanted=lambda: not handle.is_over,
+        wanted=wanted,
     )
 
 

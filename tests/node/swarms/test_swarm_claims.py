@@ -11,9 +11,12 @@ import numpy as np
 import trio
 
 from p2ptrain.cli.main import main
+from p2ptrain.ids import Digest
 from p2ptrain.node.averages.check_task import WARNING
+from p2ptrain.node.averages.checking import check_chunk
 from p2ptrain.node.state.trainer import ClaimedWork, TrainerState
 from p2ptrain.ring import Contribution
+from p2ptrain.swarm import PURPOSE
 from tests.node.swarm import CLAIMS, SwarmNode, swarm
 
 
@@ -28,8 +31,35 @@ async def test_every_node_checks_what_an_average_was_made_of(tmp_path: Path) -> 
         s.check_equal()
         found = [record for node in s.up for record in node.events("average-checked")]
         assert {record["wrong"] for record in found} == {""}
+        assert s["ann"].events("owner-silent") == []
+        assert not s["ann"].context.store.has_chunk(contribution_of(s["bob"], 2)), "not stored"
         words = ["verify", "--average", "2", "--chunks", "2", "--home", str(s["ann"].home.root)]
         assert await trio.to_thread.run_sync(partial(main, words)) == 0
+
+
+def contribution_of(node: SwarmNode, step: int) -> Digest:
+    """Return the digest of the contribution that this node has claimed for this outer step."""
+    (claimed,) = node.events("claimed", step=step)
+    claims = node.context.trainer.claims
+    assert claims is not None
+    claim = claims.named(Digest(str(claimed["claim"])))
+    assert claim is not None
+    return claim.contribution
+
+
+async def test_contribution_of_a_silent_owner_comes_from_another_peer(tmp_path: Path) -> None:
+    """The owner is up, but its connections for chunks fail. The seed has its contribution."""
+    async with swarm(tmp_path, nodes=("ann", "bob"), steps=1, trust=CLAIMS) as s:
+        await s.until(lambda: s.at_step(1) and all(map(good_checks, s.up)))
+        ann, bob, seed = (s[name].context for name in ("ann", "bob", "seed"))
+        contribution = contribution_of(s["bob"], 0)
+        for digest in (contribution, *bob.store.manifest(contribution).chunks):
+            seed.store.put_chunk(bob.store.get_chunk(digest))
+        ann.blobs.connections.close()
+        bob.plane.listener.handle(PURPOSE, lambda connection, hello: None)
+        found = await check_chunk(ann, 0)
+        assert found.is_good, found
+        assert [record["peer"] for record in s["ann"].events("owner-silent")] == [bob.me]
 
 
 class TwoFaced(TrainerState):
