@@ -186,7 +186,7 @@ async def serve_only(context: Context) -> None:
 async def notice_the_end(context: Context) -> None:
     """Wait for the end of the run and report it. The node then continues to serve the weights."""
     while not (context.ledger.snapshot.phase is Phase.ENDED and context.at_head()):
-        await context.changes.wait()
+        await context.changes.wait_calmly()
     context.journal.write(
         "run-ended", step=context.outer.step, tokens=context.ledger.snapshot.tokens
     )

@@ -44,7 +44,7 @@ def awaits_before_next(statement: ast.stmt) -> bool:
 def is_bare_wait(statement: ast.stmt) -> bool:
     """Return whether the statement waits for changes without `since` and without a time limit."""
     match statement:
-        case ast.Expr(ast.Await(ast.Call(ast.Attribute(changes, "wait"), [], []))):
+        case ast.Expr(ast.Await(ast.Call(ast.Attribute(changes, "wait" | "wait_calmly"), [], []))):
             return ast.unparse(changes).endswith("changes")
     return False
 

@@ -7,7 +7,7 @@ import trio
 import trio.testing
 
 from p2ptrain.errors import P2PTrainError
-from p2ptrain.node.state.changes import Changes
+from p2ptrain.node.state.changes import CALM_S, Changes
 
 
 async def test_one_signal_wakes_every_waiting_task() -> None:
@@ -83,3 +83,31 @@ async def test_cancelling_the_caller_cancels_the_work() -> None:
     with trio.move_on_after(0.01) as scope:
         await Changes().run_while(lambda: True, trio.sleep_forever)
     assert scope.cancelled_caught
+
+
+async def test_calm_wait_returns_late_and_misses_no_change(autojump_clock: trio.abc.Clock) -> None:
+    changes, woken = Changes(), list[float]()
+
+    async def watch() -> None:
+        for _ in range(2):
+            await changes.wait_calmly()
+            woken.append(trio.current_time())
+
+    began = trio.current_time()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(watch)
+        await trio.testing.wait_all_tasks_blocked()
+        changes.notify_all()
+        changes.notify_all()
+        await trio.sleep(2 * CALM_S)
+        assert woken == [began + CALM_S], "two changes, one wake-up"
+        await trio.sleep(1)
+        changes.notify_all()
+    assert woken == [began + CALM_S, began + 2 * CALM_S + 1], "a later change wakes it at once"
+
+
+async def test_calm_wait_ends_after_its_time_limit(autojump_clock: trio.abc.Clock) -> None:
+    began, changes = trio.current_time(), Changes()
+    await changes.wait_calmly(at_most_s=CALM_S / 2)
+    await changes.wait_calmly(at_most_s=2 * CALM_S)
+    assert trio.current_time() - began == 2.5 * CALM_S

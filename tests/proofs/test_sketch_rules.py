@@ -141,7 +141,12 @@ def test_new_trainers_may_be_slow_to_begin() -> None:
     usual, shortest = expected_length([1.0] * 16), expected_length([0.1] * 16)
     for fresh in ((0,), (0, 1, 2, 3)):
         told = [
-            Judged(sketch(each / 10 if who in fresh else each, SEED, EXPONENT), usual, 1, shortest)
+            Judged(
+                sketch(each * np.float32(0.1) if who in fresh else each, SEED, EXPONENT),
+                usual,
+                1,
+                shortest,
+            )
             for who, each in enumerate(vectors)
         ]
         assert judge(told) == []

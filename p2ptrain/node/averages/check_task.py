@@ -31,13 +31,13 @@ async def check_averages(context: Context) -> None:
     if not context.ledger.rules.claims:
         return
     while context.outer.step is None:
-        await context.changes.wait()
+        await context.changes.wait_calmly()
     due = context.outer.step
     while True:
         seen = context.changes.count
         done = context.outer.step
         if done is None or done <= due or not context.at_head():
-            await context.changes.wait(since=seen)
+            await context.changes.wait_calmly(since=seen)
             continue
         due, step = done, done - 1
         if step not in context.ledger.core.updates:

@@ -109,7 +109,7 @@ async def notice_pruned(context: Context) -> None:
     told = 0
     while True:
         while not context.ledger.core.out_of_reach():
-            await context.changes.wait()
+            await context.changes.wait_calmly()
         lacking = context.ledger.snapshot.height + 1
         kept = nobody_keeps(context).evidence[:NAMED_MAX]
         what = f"no connected peer keeps entry {lacking} of the ledger; " + "; ".join(kept)
@@ -119,11 +119,11 @@ async def notice_pruned(context: Context) -> None:
             told = lacking
         with trio.move_on_after(context.timing.pruned_s):
             while _is_left_behind(context):
-                await context.changes.wait()
+                await context.changes.wait_calmly()
         if _is_left_behind(context):
             raise nobody_keeps(context)
         while context.ledger.core.out_of_reach():
-            await context.changes.wait()
+            await context.changes.wait_calmly()
         context.alerts.clear("pruned")
 
 

@@ -16,7 +16,7 @@ async def leave_when_finished(context: Context, print_line: Callable[[str], None
     """Wait until the owner has asked this node to finish and nothing would be lost. Then leave the
     run, and return."""
     while not (context.state.finishing is not None and is_done(context)):
-        await context.changes.wait()
+        await context.changes.wait_calmly()
     context.journal.write(FINISH, contributed=context.has_finished)
     print_line(f"finished: {outcome(context)}")
     await leave(context)

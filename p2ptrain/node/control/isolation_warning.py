@@ -49,7 +49,7 @@ async def notice_isolation(
                 context.alerts.clear(WARNING)
             context.journal.write("isolated", reason=reason)
             context.changes.notify_all()
-        await context.changes.wait(at_most_s=look_s)
+        await context.changes.wait_calmly(at_most_s=look_s)
 
 
 def unreachable_voters(context: Context) -> tuple[PeerId, ...]:

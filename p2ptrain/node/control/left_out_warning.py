@@ -157,4 +157,4 @@ async def notice_left_out(context: Context) -> None:
             context.changes.notify_all()
         elif state.roster is not None and context.me in state.roster.peers:
             alerts.clear(WARNING)
-        await context.changes.wait()
+        await context.changes.wait_calmly()

@@ -112,7 +112,7 @@ class Pausing:
             now = self._wall()
             at = changes_at(context.state.wishes, context.state.pause, now, self._tz)
             soon_s = look_s if at is None else min(look_s, max(0.0, at - now) + 0.01)
-            await context.changes.wait(at_most_s=soon_s)
+            await context.changes.wait_calmly(at_most_s=soon_s)
 
     def decide(self) -> None:
         """Set `state.pause` from the wishes and the facts, and apply the limits."""

@@ -115,7 +115,7 @@ async def notice_waits(
             context.alerts.show(WARNING, caution)
             context.journal.write("waiting", state=state.name, seconds=lasts_s, why=caution.what)
             context.changes.notify_all()
-        await context.changes.wait(at_most_s=look_s)
+        await context.changes.wait_calmly(at_most_s=look_s)
 
 
 def _note_wait(context: Context, wall_s: float) -> None:

@@ -78,7 +78,7 @@ async def _ask_for_missing(context: Context) -> None:
     while True:
         if _missing(context) is None:
             context.alerts.clear("amendment")
-            await context.changes.wait()
+            await context.changes.wait_calmly()
             continue
         context.alerts.show("amendment", MISSING)
         held = context.amendments.held

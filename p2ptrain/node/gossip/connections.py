@@ -236,7 +236,7 @@ async def watch_peers(context: Context, *, forget_s: float = FORGET_S) -> None:
         wait_s, deadline = context.timing.connection_look_s, context.peers.detector.next_deadline()
         if deadline is not None:
             wait_s = min(max(deadline - context.now(), 0.01), wait_s)
-        await context.changes.wait(at_most_s=wait_s)
+        await context.changes.wait_calmly(at_most_s=wait_s)
 
 
 async def _expect_members(context: Context, forget_s: float) -> None:

@@ -85,7 +85,7 @@ async def _follow_delegations(context: Context) -> None:
             names = sorted(context.admission.delegations)
             context.journal.write("delegates", peers=names)
             await apply_admission(context)
-        await context.changes.wait(since=seen)
+        await context.changes.wait_calmly(since=seen)
 
 
 def agreed_amendments(context: Context, is_current: bool) -> Iterator[Amendment]:

@@ -27,7 +27,7 @@ async def notice_revocation(context: Context) -> None:
     """Check regularly until cancelled. Raises NotAuthorised: this node was removed."""
     ask_at, refusals = context.now() + context.timing.revocation_look_s, 0
     while context.admission.admits(context.me):
-        await context.changes.wait(at_most_s=context.timing.revocation_look_s)
+        await context.changes.wait_calmly(at_most_s=context.timing.revocation_look_s)
         if context.now() < ask_at:
             continue
         ask_at = context.now() + context.timing.revocation_look_s

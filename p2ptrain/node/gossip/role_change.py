@@ -35,7 +35,7 @@ async def notice_role(context: Context) -> None:
             context.alerts.show("role", READER)
         elif was_reader and context.admission.may_train(context.me):
             context.alerts.show("role", MAY_TRAIN)
-        await context.changes.wait()
+        await context.changes.wait_calmly()
 
 
 def _demoted(context: Context) -> NotAuthorised:

@@ -56,7 +56,7 @@ async def admit_by_token(context: Context) -> None:
     while True:
         judged = _judged(context, judged)
         if not _entitled(context, judged, uses):
-            await context.changes.wait()
+            await context.changes.wait_calmly()
             continue
         told = await newest_allowlist(context)
         if told["others"] and not told["heard"]:

@@ -98,7 +98,7 @@ async def tell_decisions(context: Context) -> None:
                 if news == ASK_AGAIN:
                     del pending[applicant]
                 nursery.start_soon(partial(_tell, context, whom, news, room))
-            await context.changes.wait()
+            await context.changes.wait_calmly()
 
 
 def _due(context: Context, told: Mapping[PeerId, Told]) -> Iterator[tuple[PeerId, PeerId, bytes]]:

@@ -31,7 +31,7 @@ async def merge_lists(context: Context) -> None:
         else:
             await _sign(context)
             continue
-        await context.changes.wait()
+        await context.changes.wait_calmly()
 
 
 def _merged(context: Context) -> Allowlist | None:

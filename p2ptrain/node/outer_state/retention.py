@@ -58,7 +58,7 @@ async def keep_store_small(context: Context, *, again_s: float = AGAIN_S) -> Non
         newest, step = context.ledger.snapshot.snapshot, context.ledger.snapshot.step
         many = context.ledger.rules.claims and step >= collected_step + CLAIM_STEPS
         if not (many or newest not in (None, collected_at)) or not context.at_head():
-            await context.changes.wait()
+            await context.changes.wait_calmly()
         elif damaged := await collect(context):
             await _fetch_damaged_roots(context, damaged)
             await trio.sleep(again_s)

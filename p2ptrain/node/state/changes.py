@@ -2,7 +2,10 @@
 
 All tasks share one condition variable: a task that changes something calls `notify_all`, and every
 waiting task checks the whole state again. One condition variable per task would wake fewer tasks,
-but a caller could forget to notify one. The extra wake-ups are few: a node has a dozen tasks.
+but a caller could forget to notify one.
+
+A node with stand-in trainers calls `notify_all` about 70 times in an outer step, and three dozen
+tasks wait. So a task that nobody waits for, such as one that warns the user, uses `wait_calmly`.
 """
 
 from __future__ import annotations
@@ -12,6 +15,10 @@ from collections.abc import Awaitable, Callable
 import trio
 
 from p2ptrain.errors import P2PTrainError
+
+CALM_S = 0.25
+"""Minimum seconds between two wake-ups of a task that waits calmly. A user does not notice such a
+delay of a warning."""
 
 
 class Changes:
@@ -44,6 +51,16 @@ class Changes:
             return
         with trio.move_on_after(at_most_s):
             await self._notified.wait()
+
+    async def wait_calmly(
+        self, *, since: int | None = None, at_most_s: float = float("inf")
+    ) -> None:
+        """Do as `wait` does, but return no earlier than after CALM_S seconds (or `at_most_s`)."""
+        seen = self.count if since is None else since
+        pause_s = min(CALM_S, at_most_s)
+        await trio.sleep(pause_s)
+        if at_most_s > pause_s:
+            await self.wait(since=seen, at_most_s=at_most_s - pause_s)
 
     async def run_while(
         self, holds: Callable[[], bool], work: Callable[[], Awaitable[None]]

@@ -121,7 +121,7 @@ async def gather_validation(context: Context) -> None:
                 missing=each.missing,
                 what=str(each),
             )
-        await context.changes.wait(at_most_s=LOOK_S)
+        await context.changes.wait_calmly(at_most_s=LOOK_S)
 
 
 def _begin(context: Context, step: int) -> None:

@@ -106,4 +106,4 @@ async def follow_branches(context: Context) -> None:
         seen, claimed = context.changes.count, context.trainer.claimed
         if claimed is not None and claimed.made.claim.line != context.ledger.snapshot.line:
             await offer_work_again(context)
-        await context.changes.wait(since=seen)
+        await context.changes.wait_calmly(since=seen)

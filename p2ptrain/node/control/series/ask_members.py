@@ -31,7 +31,7 @@ async def ask_in_rounds(
     to date and could ask a member, and `round_s` after the round before."""
     while True:
         while not (context.at_head() and whom_to_ask(context, worst=MEMBER)):
-            await context.changes.wait()
+            await context.changes.wait_calmly()
         await trio.sleep(first_s)
         await ask_all()
         await trio.sleep(round_s)
