@@ -62,6 +62,10 @@ this, but other tests may run on the same machine. Where waits take long, the li
 
 LOOK_S = 0.1
 
+INNER_STEP_S = 0.1
+"""Seconds of an inner step. Without them, nodes would use all of the processor for outer steps that
+no test needs, while others start."""
+
 CLAIMS = TrustRules(claims=True)
 """Of a run whose contributions are claims, as in most new runs."""
 
@@ -92,7 +96,7 @@ class SwarmNode:
     config: NodeConfig
     home: Home
     identity: Identity
-    remote: TrainerRemote = field(default_factory=TrainerRemote)
+    remote: TrainerRemote = field(default_factory=partial(TrainerRemote, inner_step_s=INNER_STEP_S))
     disk: Disk | None = None
     context_now: Context | None = None
     error: P2PTrainError | None = None
