@@ -8,11 +8,12 @@ import pytest
 from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.identity import Identity, verify
 from p2ptrain.ids import Digest
+from p2ptrain.kernels import WIDTH
 from p2ptrain.ledger.chain.values import Participant
 from p2ptrain.names import label
 from p2ptrain.proofs.claims import Claim, encode_claim
 from p2ptrain.proofs.sketch_collection import Decision, SketchBook
-from p2ptrain.proofs.sketches import WIDTH, seed_of
+from p2ptrain.proofs.sketches import seed_of
 from p2ptrain.proofs.stated_sketch import StatedSketch
 from p2ptrain.store import digest_of
 
