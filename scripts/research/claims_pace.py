@@ -68,6 +68,7 @@ async def measure(seconds: float, claims: bool) -> dict[str, object]:
             took_s = trio.current_time() - begun_s
             used_s, sent = processor_s() - cpu_s, dict(told)
             found = [times(s[name], since) for name in NODES]
+            spread, agreed = reports(s, since)
     one = max(1, steps)
     return {
         "claims": claims,
@@ -75,6 +76,8 @@ async def measure(seconds: float, claims: bool) -> dict[str, object]:
         "seconds": round(took_s, 1),
         "cpu_s_per_step": round(used_s / one, 3),
         **{name: middle([it for each in found for it in each[name]]) for name in found[0]},
+        "first_to_last_ready_s": middle(spread),
+        "last_ready_to_roster_s": middle(agreed),
         "messages_per_step": {name: round(many / one, 1) for name, many in sorted(sent.items())},
     }
 
@@ -105,6 +108,22 @@ def times(node: SwarmNode, since: float) -> dict[str, list[float]]:
                 if event == end and (start, step) in at:
                     found.setdefault(name, []).append(record["monotonic_s"] - at[start, step])
     return {name: found.get(name, []) for name, _, _ in SPANS}
+
+
+def reports(s: Swarm, since: float) -> tuple[list[float], list[float]]:
+    """Return the seconds between the first and the last Ready of each outer step, and between the
+    last Ready and the first start of the exchange."""
+    ready: dict[object, list[float]] = {}
+    started: dict[object, list[float]] = {}
+    for name in NODES:
+        with s[name].home.journal.open() as lines:
+            for record in map(json.loads, lines):
+                found = {"ready": ready, "exchange-started": started}.get(record["event"])
+                if found is not None and record["monotonic_s"] >= since:
+                    found.setdefault(record["step"], []).append(record["monotonic_s"])
+    whole = [step for step in started if len(ready.get(step, ())) == len(NODES)]
+    spread = [max(ready[step]) - min(ready[step]) for step in whole]
+    return spread, [min(started[step]) - max(ready[step]) for step in whole]
 
 
 SPANS = (
