@@ -45,8 +45,8 @@ from p2ptrain.suggested_command import to_paste
 WAIT_S = 10.0
 ELEMENTS_PER_S = 1e6
 """How long to wait for statements after the reduce: `WAIT_S`, and the time in which a machine
-computes a sketch that makes only this many elements a second. An idle core makes thirty times as
-many. A slow machine must never look like a liar."""
+computes a sketch that makes only this many elements a second. An idle core makes a thousand times
+as many. A slow machine must never look like a liar."""
 
 WARNING = "contribution"
 

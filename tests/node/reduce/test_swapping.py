@@ -174,7 +174,7 @@ async def test_liar_cannot_show_anything_but_its_own_claim_and_statement(tmp_pat
             {"statement": b"nonsense"},
         ):
             with pytest.raises(RemoteProtocolError):
-                await told(a, BOB.peer, SketchRequest(book.roster, (), (), **shown))  # type: ignore[arg-type]
+                await told(a, BOB.peer, SketchRequest(book.roster, (), (), **shown))
         with pytest.raises(RemoteProtocolError):
             SketchRequest(book.roster, (), (), statement=bytes(STATEMENT_BYTES_MAX + 1))
         assert (book.documents, book.statements) == before
