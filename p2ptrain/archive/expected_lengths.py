@@ -12,9 +12,9 @@ from dataclasses import replace
 
 from p2ptrain.archive.outer_step import OuterStep
 from p2ptrain.ipc.learning_rate import join_share, learning_rate
+from p2ptrain.kernels import Sums
 from p2ptrain.ledger.chain.values import Participant
 from p2ptrain.proofs.sketch_rules import Judged, expected_length
-from p2ptrain.proofs.sketches import Sums
 
 
 def knows_lengths(outer_step: OuterStep) -> bool:

@@ -1,4 +1,5 @@
-"""Native arithmetic on pseudo-gradients, bit-identical on all machines. See `codecs`."""
+"""Native arithmetic on pseudo-gradients, bit-identical on all machines. See `codecs` and
+`sketches`."""
 
 from __future__ import annotations
 
@@ -13,15 +14,20 @@ from p2ptrain.kernels.codecs import (
     NonFinite,
     codec,
 )
+from p2ptrain.kernels.sketches import SKETCH_VARIANTS, WIDTH, Sums, add_sketch
 
 __all__ = [
     "BLOCK_MAX",
     "CODECS",
+    "SKETCH_VARIANTS",
     "UNBOUNDED",
     "VARIANTS",
+    "WIDTH",
     "BadScale",
     "Codec",
     "CodecName",
     "NonFinite",
+    "Sums",
+    "add_sketch",
     "codec",
 ]

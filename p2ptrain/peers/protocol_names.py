@@ -38,7 +38,7 @@ CLAIM_ASK_BYTES_MAX = 64
 """Size of a request: the digest of the claim, in hexadecimal digits."""
 
 SKETCH_PROTOCOL = "/p2ptrain/sketch/1"
-"""Asks a participant of an open reduce for claims and stated sketches; see `sketch_messages`."""
+"""Two participants of an open reduce swap claims and stated sketches; see `sketch_messages`."""
 
 BASE_PROTOCOL = "/p2ptrain/base/1"
 """Asks for a base: the ledger's state at a checkpoint, from which a newcomer starts instead of from

@@ -73,6 +73,12 @@ class SketchBook:
         """The statements in the roster's order. All of them must be here."""
         return [self._stated[peer] for peer in self.peers]
 
+    def begins_with(self, peer: PeerId) -> bool:
+        """Return whether `me`, and not `peer`, begins their swaps. Each participant begins with
+        about half of the others."""
+        mine, theirs = self.peers.index(self.me), self.peers.index(peer)
+        return (mine < theirs) == ((mine + theirs) % 2 == 1)
+
     def contribution(self, peer: PeerId) -> Digest:
         """Return the digest of the contribution of a participant, whose document must be here."""
         return self._claims[peer].contribution
@@ -98,10 +104,13 @@ class SketchBook:
         self._claims[claim.peer] = claim
         self.documents[claim.peer] = data
 
-    def take_statement(self, data: bytes, verify: Verify) -> None:
+    def take_statement(self, data: bytes, verify: Verify, of: PeerId | None = None) -> None:
         """Add a statement, from anybody. Two different statements of one participant prove that it
-        lies. Raises RemoteProtocolError: it is malformed, not signed, or about something else."""
+        lies. Raises RemoteProtocolError: it is malformed, not signed, or about something else, or
+        not about `of`."""
         stated = read_statement(data, verify)
+        if of not in (None, stated.peer):
+            raise RemoteProtocolError("it shows the sketch of somebody else")
         if stated.roster != self.roster or stated.peer not in self.peers:
             raise RemoteProtocolError("a sketch is about a different attempt")
         if len(stated.parts) != self.parts:
@@ -112,6 +121,19 @@ class SketchBook:
             return
         self._stated[stated.peer] = stated
         self.statements[stated.peer] = data
+
+    def take_own_of(self, peer: PeerId, document: bytes, statement: bytes, verify: Verify) -> None:
+        """Add the claim and the statement that `peer` shows unasked about itself; each may be
+        empty. Copies of what is here cost nothing.
+        Raises RemoteProtocolError: one of them is invalid, or about somebody else. That is not held
+        against the peer: it has shown nothing, so it is asked."""
+        if document and document != self.documents.get(peer):
+            if decode_claim(document).peer != peer:
+                raise RemoteProtocolError("it shows the claim of somebody else")
+            self.take_document(document)
+        is_known = peer in self._faults or statement == self.statements.get(peer)
+        if statement and not is_known:
+            self.take_statement(statement, verify, of=peer)
 
     def note_fault(self, peer: PeerId, what: str) -> None:
         """Record that `peer` itself has shown something invalid about itself."""

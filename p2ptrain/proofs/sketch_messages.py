@@ -1,11 +1,13 @@
-"""The request for claims and stated sketches of an attempt, and its reply.
+"""The messages with which two participants swap claims and stated sketches of an attempt.
 
-    request    {roster: digest, documents: [place], statements: [place]}
+    request    {roster: digest, documents: [place], statements: [place],
+                document: bytes, statement: bytes}
     reply      {documents: [bytes], statements: [bytes]}
 
-A place is the position of a participant in the roster. A reply has what the peer knows of the
-request, up to a total size. The claims and statements in it prove themselves, so this module only
-limits their number and size.
+A place is the position of a participant in the roster. `document` and `statement` are the sender's
+own, or empty. So one request shows something to the receiver, and its reply shows the same of the
+receiver. A reply has what the peer knows of the request, up to a total size. The claims and
+statements prove themselves, so this module only limits their number and size.
 """
 
 from __future__ import annotations
@@ -26,8 +28,9 @@ PLACES_MAX = 1024
 ASKED_MAX = 64
 """Maximum number of participants in each list of a request."""
 
-REQUEST_BYTES_MAX = 512
-"""Maximum size of a request: three bytes for each place, and about 110 for everything else."""
+REQUEST_BYTES_MAX = 1024 + CLAIM_BYTES_MAX + STATEMENT_BYTES_MAX
+"""Maximum size of a request, 35 KiB: the sender's own claim and statement, three bytes for each
+place, and about 150 for everything else."""
 
 CONTENT_BYTES_MAX = STATEMENT_BYTES_MAX + 16 * CLAIM_BYTES_MAX
 REPLY_BYTES_MAX = CONTENT_BYTES_MAX + 1024
@@ -45,8 +48,13 @@ class SketchRequest:
     roster: Digest
     documents: tuple[int, ...]
     statements: tuple[int, ...]
+    document: bytes = b""
+    statement: bytes = b""
 
     def __post_init__(self) -> None:
+        sizes = len(self.document), len(self.statement)
+        if sizes[0] > CLAIM_BYTES_MAX or sizes[1] > STATEMENT_BYTES_MAX:
+            raise RemoteProtocolError("a request for sketches shows something that is too long")
         for places in (self.documents, self.statements):
             whole = all(type(each) is int and 0 <= each < PLACES_MAX for each in places)
             if not whole or len(places) > ASKED_MAX:
@@ -60,17 +68,30 @@ class SketchRequest:
                 "roster": self.roster,
                 "documents": list(self.documents),
                 "statements": list(self.statements),
+                "document": self.document,
+                "statement": self.statement,
             }
         )
+
+    @property
+    def asks(self) -> bool:
+        return bool(self.documents or self.statements)
+
+    @property
+    def shows(self) -> bool:
+        return bool(self.document or self.statement)
 
 
 def decode_request(data: bytes) -> SketchRequest:
     """Raises RemoteProtocolError."""
     value = unpack(data, bytes_max=REQUEST_BYTES_MAX)
-    told = fields(value, roster=str, documents=list, statements=list)
-    return SketchRequest(
-        Digest(str(told["roster"])), _items(told["documents"]), _items(told["statements"])
-    )
+    kinds = {"document": bytes, "statement": bytes}
+    told = fields(value, roster=str, documents=list, statements=list, **kinds)
+    document, statement = told["document"], told["statement"]
+    assert isinstance(document, bytes)
+    assert isinstance(statement, bytes)
+    places = _items(told["documents"]), _items(told["statements"])
+    return SketchRequest(Digest(str(told["roster"])), *places, document, statement)
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,8 +32,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from p2ptrain.kernels import CodecName
-from p2ptrain.proofs.sketches import Sums, cosine, length
+from p2ptrain.kernels import CodecName, Sums
+from p2ptrain.proofs.sketches import cosine, length
 
 Rule = Literal["length", "direction", "twin", "sum"]
 

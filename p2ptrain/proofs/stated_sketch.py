@@ -20,8 +20,8 @@ from p2ptrain.encoding import fields, pack, unpack
 from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.identity import is_peer_id
 from p2ptrain.ids import Digest, PeerId, is_digest
+from p2ptrain.kernels import WIDTH, Sums
 from p2ptrain.ledger.chain.signatures import Sign, Verify
-from p2ptrain.proofs.sketches import WIDTH, Sums
 
 PARTS_MAX = 16
 """Maximum number of parts in a statement, so that a statement takes at most 32 KiB."""

@@ -165,7 +165,9 @@ GOOD: dict[str, bytes] = {
     "hidden-states-proof": STATES_PROOF,
     "weights-certificate": CERTIFICATE.to_bytes(),
     "claim-document": encode_claim(CLAIM),
-    "sketch-request": SketchRequest(DIGEST, (0, 2), (1,)).encode(),
+    "sketch-request": SketchRequest(
+        DIGEST, (0, 2), (1,), encode_claim(CLAIM), b"statement"
+    ).encode(),
     "sketch-reply": SketchReply((encode_claim(CLAIM),), (b"statement",)).encode(),
     "sketch-statement": STATED.signed(lambda told: bytes(64)),
     "ledger-state": encode_state(genesis(rules_of(run()))),

@@ -4,6 +4,7 @@
  * Prints, for each variant, its name and a checksum of all outputs and faults. All checksums must be
  * equal. scripts/check_kernels builds and runs this program. */
 #include "codec_impl.h"
+#include "sketch_impl.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -133,6 +134,26 @@ static void all_kernels(const p2p_kernels *kernels, int codec, int64_t numel, in
     release(noise);
 }
 
+/* Sketches vectors whose elements fit the unit, and vectors of random bits. */
+static void sketches(p2p_sketch_kernel kernel, int64_t numel, int finite)
+{
+    static const int64_t firsts[] = {0, 1, 63, 64, 255, 256, 1ll << 40};
+    static const int exponents[] = {-149, -15, 0, 100};
+    p2p_f32 *values = vector(numel, finite);
+    for (size_t f = 0; f < sizeof firsts / sizeof *firsts; f++)
+        for (size_t e = 0; e < sizeof exponents / sizeof *exponents; e++) {
+            int64_t *sums = calloc(P2P_SKETCH_WIDTH, sizeof *sums);
+            if (!sums)
+                abort();
+            int fault = kernel(values, numel, firsts[f], next(), exponents[e], sums);
+            mix(&fault, sizeof fault);
+            if (!fault)
+                mix(sums, P2P_SKETCH_WIDTH * sizeof *sums);
+            free(sums);
+        }
+    release(values);
+}
+
 int main(void)
 {
     static const int64_t sizes[] = {0, 1, 7, 31, 32, 33, 255, 256, 257, 1000, 4095, 9001};
@@ -146,6 +167,9 @@ int main(void)
                     for (int finite = 0; finite < 2; finite++)
                         all_kernels(p2p_kernels_of(codec, variant), codec, sizes[s], blocks[b],
                                     finite);
+        for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
+            for (int finite = 0; finite < 2; finite++)
+                sketches(p2p_sketch_kernel_of(variant), sizes[s], finite);
         printf("%s %016llx\n", p2p_variant_name(variant), (unsigned long long)sum);
     }
     return 0;

@@ -8,11 +8,12 @@ import pytest
 from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.identity import Identity, verify
 from p2ptrain.ids import Digest
+from p2ptrain.kernels import WIDTH
 from p2ptrain.ledger.chain.values import Participant
 from p2ptrain.names import label
 from p2ptrain.proofs.claims import Claim, encode_claim
 from p2ptrain.proofs.sketch_collection import Decision, SketchBook
-from p2ptrain.proofs.sketches import WIDTH, seed_of
+from p2ptrain.proofs.sketches import seed_of
 from p2ptrain.proofs.stated_sketch import StatedSketch
 from p2ptrain.store import digest_of
 
@@ -106,3 +107,38 @@ def test_claim_that_contradicts_the_roster_is_its_peers_fault() -> None:
     made = SketchBook(ME.peer, ROSTER, 3, parts, 2)
     made.take_document(encode_claim(lie))
     assert made.decision(0.0, DEADLINE_S).suspects == (PEERS[1].peer,)
+
+
+def test_each_pair_has_one_that_begins_and_the_work_is_shared_out() -> None:
+    parts = tuple(Participant(who.peer, 64, 2, claim_of(who).digest) for who in PEERS)
+    books = {who.peer: SketchBook(who.peer, ROSTER, 3, parts, 2) for who in PEERS}
+    begun = [
+        [other for other in books if other != me and made.begins_with(other)]
+        for me, made in books.items()
+    ]
+    assert all(
+        books[one].begins_with(other) != books[other].begins_with(one)
+        for one in books
+        for other in books
+        if one != other
+    )
+    assert [len(each) for each in begun] == [2] * 5
+
+
+def test_peer_shows_its_own_claim_and_statement_unasked() -> None:
+    made = book(ME)
+    who = PEERS[1]
+    for _ in range(2):
+        made.take_own_of(who.peer, encode_claim(claim_of(who)), statement_of(who), verify)
+    assert not made.lacks(who.peer)
+    made.take_own_of(who.peer, b"", statement_of(who, value=2), verify)
+    assert made.decision(0.0, DEADLINE_S).suspects == (who.peer,)
+
+
+def test_what_a_peer_shows_unasked_about_others_is_refused() -> None:
+    made, liar, other = book(ME), PEERS[1].peer, PEERS[2]
+    for document, statement in ((encode_claim(claim_of(other)), b""), (b"", statement_of(other))):
+        with pytest.raises(RemoteProtocolError, match="somebody else"):
+            made.take_own_of(liar, document, statement, verify)
+    assert made.documents.keys() == made.statements.keys() == {ME.peer}
+    assert made.decision(0.0, DEADLINE_S).outcome == "wait"

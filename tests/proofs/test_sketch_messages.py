@@ -7,6 +7,7 @@ import pytest
 from p2ptrain.encoding import pack
 from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.peers.forwarded_messages import PAYLOAD_BYTES_MAX
+from p2ptrain.proofs.claims import CLAIM_BYTES_MAX
 from p2ptrain.proofs.sketch_messages import (
     ASKED_MAX,
     CONTENT_BYTES_MAX,
@@ -27,9 +28,14 @@ ROSTER = digest_of(b"roster")
 
 def test_longest_messages_are_read_back() -> None:
     everybody = tuple(range(PLACES_MAX - ASKED_MAX, PLACES_MAX))
-    asked = SketchRequest(ROSTER, everybody, everybody)
+    shown = bytes(CLAIM_BYTES_MAX), bytes(STATEMENT_BYTES_MAX)
+    asked = SketchRequest(ROSTER, everybody, everybody, *shown)
     assert len(asked.encode()) <= REQUEST_BYTES_MAX
+    assert REQUEST_BYTES_MAX <= PAYLOAD_BYTES_MAX
     assert decode_request(asked.encode()) == asked
+    assert asked.asks
+    assert asked.shows
+    assert not SketchRequest(ROSTER, (), ()).shows
     told = reply_of([b"claim"] * 8, [bytes(STATEMENT_BYTES_MAX)] * 9)
     assert [len(told.documents), len(told.statements)] == [8, 1]
     assert CONTENT_BYTES_MAX // 2 < len(told.encode()) <= REPLY_BYTES_MAX <= PAYLOAD_BYTES_MAX
@@ -38,20 +44,27 @@ def test_longest_messages_are_read_back() -> None:
 
 
 @pytest.mark.parametrize(
-    "value",
+    "wrong",
     [
-        {"roster": ROSTER, "documents": [PLACES_MAX], "statements": []},
-        {"roster": ROSTER, "documents": [True], "statements": []},
-        {"roster": ROSTER, "documents": [-1], "statements": []},
-        {"roster": ROSTER, "documents": ["0"], "statements": []},
-        {"roster": ROSTER, "documents": [0] * (ASKED_MAX + 1), "statements": []},
-        {"roster": "short", "documents": [], "statements": []},
-        {"documents": [], "statements": []},
+        {"documents": [PLACES_MAX]},
+        {"documents": [True]},
+        {"documents": [-1]},
+        {"documents": ["0"]},
+        {"documents": [0] * (ASKED_MAX + 1)},
+        {"roster": "short"},
+        {"roster": None},
+        {"document": bytes(CLAIM_BYTES_MAX + 1)},
+        {"statement": bytes(STATEMENT_BYTES_MAX + 1)},
+        {"statement": "text"},
     ],
 )
-def test_malformed_request_is_refused(value: object) -> None:
+def test_malformed_request_is_refused(wrong: dict[str, object]) -> None:
+    good = {"roster": ROSTER, "documents": [], "statements": [], "document": b"", "statement": b""}
+    assert decode_request(pack(good)) == SketchRequest(ROSTER, (), ())
     with pytest.raises(RemoteProtocolError):
-        decode_request(pack(value))
+        decode_request(pack(good | wrong))
+    with pytest.raises(RemoteProtocolError):
+        decode_request(pack({"roster": ROSTER, "documents": [], "statements": []}))
 
 
 @pytest.mark.parametrize(

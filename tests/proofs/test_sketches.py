@@ -8,15 +8,8 @@ import numpy as np
 import pytest
 
 from p2ptrain.ids import Digest
-from p2ptrain.proofs.sketches import (
-    UNIT_BITS,
-    WIDTH,
-    cosine,
-    length,
-    seed_of,
-    sketch,
-    unit_exponent_of,
-)
+from p2ptrain.kernels import WIDTH
+from p2ptrain.proofs.sketches import UNIT_BITS, cosine, length, seed_of, sketch, unit_exponent_of
 
 CONTRIBUTIONS = [Digest("01" * 32), Digest("02" * 32)]
 SEED = seed_of(Digest("ab" * 32), CONTRIBUTIONS)

@@ -57,6 +57,15 @@ def is_decided(context: Context, claim: Claim) -> bool:
     return any(each.claim == claim.digest for each in history.participants(claim.step))
 
 
+def _swapped(context: Context, participant: Participant) -> bytes | None:
+    """Return the document that a participant has shown for the newest attempt, if it is about the
+    same claim. Then it need not be asked again."""
+    book = context.reduce.sketches
+    if book is None or participant not in book.participants:
+        return None
+    return book.documents.get(participant.peer)
+
+
 async def document_of(context: Context, step: int, participant: Participant) -> Claim:
     """Return the document of a participant of outer step `step`.
 
@@ -68,14 +77,16 @@ async def document_of(context: Context, step: int, participant: Participant) -> 
         if (own := own_claim(context, digest)) is None:
             raise PeerUnreachable("this node does not have its claim any more", peer=peer)
         return own
-    reply = await forwarding.request(
-        context,
-        peer,
-        CLAIM_PROTOCOL,
-        digest.encode(),
-        deadline_s=ASK_S,
-        bytes_max=CLAIM_BYTES_MAX,
-    )
+    reply = _swapped(context, participant)
+    if reply is None:
+        reply = await forwarding.request(
+            context,
+            peer,
+            CLAIM_PROTOCOL,
+            digest.encode(),
+            deadline_s=ASK_S,
+            bytes_max=CLAIM_BYTES_MAX,
+        )
     if not reply:
         raise PeerUnreachable("it does not show its claim", peer=peer)
     claim = decode_claim(reply)

@@ -3,7 +3,7 @@
 There are seven. Votes need the ledger's protocol, and a connection for bulk data needs the other
 three that a visitor may use too. A joiner asks a donor for its inner optimizer, because in a run of
 people at home, the only member that it is connected to may be a seed, which has none. A claim is
-shown by its own peer only, and so is the sketch of a contribution until another participant has it.
+shown by its own peer only, and participants of a reduce swap claims and sketches directly.
 Every other question can be put to a connected member, so it is never passed on.
 """
 

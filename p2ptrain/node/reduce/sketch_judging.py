@@ -8,16 +8,13 @@ S13).
 
 The rule about sums is a tolerance, and does not say who broke it. So it accuses nobody. It only
 decides whether a part of the average is recomputed from the contributions, which is exact
-(`exact_part`). This node compares as many parts as cost little time. They are drawn at random, so
-no other participant knows which.
+(`exact_part`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
-from itertools import pairwise
 
 import trio
 
@@ -25,7 +22,7 @@ from p2ptrain.archive.expected_lengths import judged_of, knows_lengths
 from p2ptrain.archive.outer_step import OuterStep
 from p2ptrain.errors import ReduceAborted
 from p2ptrain.ids import PeerId
-from p2ptrain.kernels import BadScale
+from p2ptrain.kernels import BadScale, Sums
 from p2ptrain.ledger.chain.values import Roster
 from p2ptrain.names import label
 from p2ptrain.node.reduce.exact_part import fault_in_part
@@ -33,7 +30,7 @@ from p2ptrain.node.reduce.sketch_exchange import cuts_of
 from p2ptrain.node.state.context import Context
 from p2ptrain.observe.cautions import Caution
 from p2ptrain.proofs.sketch_collection import SketchBook
-from p2ptrain.proofs.sketch_parts import part_of, sketch_of_bytes
+from p2ptrain.proofs.sketch_parts import part_of, sketch_of_bytes, turns
 from p2ptrain.proofs.sketch_rules import (
     Finding,
     Judged,
@@ -48,12 +45,8 @@ from p2ptrain.suggested_command import to_paste
 WAIT_S = 10.0
 ELEMENTS_PER_S = 1e6
 """How long to wait for statements after the reduce: `WAIT_S`, and the time in which a machine
-computes a sketch that makes only this many elements a second. An idle core makes thirty times as
-many. A slow machine must never look like a liar."""
-
-COMPARED_ELEMENTS = 1 << 21
-"""Elements of the update that are compared with the statements: those of one part, or of several
-parts that have at most this many. That takes less than a tenth of a second."""
+computes a sketch that makes only this many elements a second. An idle core makes a thousand times
+as many. A slow machine must never look like a liar."""
 
 WARNING = "contribution"
 
@@ -87,16 +80,12 @@ async def judge_average(context: Context, attempt: Attempt, payload: bytearray) 
     if not await _is_complete(context, attempt):
         return
     collected_s = context.now()
-    book, stated = attempt.book, attempt.book.stated
-    judged = partial(judged_of, attempt.outer_step, book.participants, attempt.weights)
-    whole = judged([each.sums for each in stated])
-    lengths = knows_lengths(attempt.outer_step)
-    findings = await trio.to_thread.run_sync(partial(judge, whole, lengths=lengths))
-    _accuse(context, attempt, findings)
-    for part in _drawn_parts(context, attempt):
-        parts = judged([each.sums_of_part(part) for each in stated])
-        if await _differs(context, attempt, parts, part, payload):
-            await _explain(context, attempt, part, payload)
+    _accuse(context, attempt, await trio.to_thread.run_sync(_findings, attempt))
+    unlike = list[tuple[int, Finding]]()
+    for parts in turns(cuts_of(attempt.outer_step, attempt.roster)):
+        unlike += await trio.to_thread.run_sync(_unlike_parts, attempt, parts, payload)
+    if unlike:
+        await _explain(context, attempt, unlike, payload)
     context.journal.write(
         "judged",
         **attempt.where,
@@ -157,44 +146,51 @@ def _caution(context: Context, attempt: Attempt, finding: Finding) -> Caution:
     return Caution("CONTRIBUTION-ODD", what, fix)
 
 
-def _drawn_parts(context: Context, attempt: Attempt) -> list[int]:
-    cuts = cuts_of(attempt.outer_step, attempt.roster)
-    longest = max(stop - start for start, stop in pairwise(cuts))
-    number = max(1, COMPARED_ELEMENTS // max(1, longest))
-    parts = range(len(cuts) - 1)
-    return list(parts) if number >= len(parts) else context.draw.sample(parts, number)
+def _findings(attempt: Attempt) -> list[Finding]:
+    """Return what the rules find in the statements about the whole contributions."""
+    whole = _judged(attempt, [each.sums for each in attempt.book.stated])
+    return judge(whole, lengths=knows_lengths(attempt.outer_step))
 
 
-async def _differs(
-    context: Context, attempt: Attempt, parts: list[Judged], part: int, payload: bytearray
-) -> bool:
-    """Return whether the statements about a part differ from the same part of the average by more
-    than rounding explains."""
+def _judged(attempt: Attempt, sums: list[Sums]) -> list[Judged]:
+    return judged_of(attempt.outer_step, attempt.book.participants, attempt.weights, sums)
+
+
+def _unlike_parts(attempt: Attempt, parts: range, payload: bytearray) -> list[tuple[int, Finding]]:
+    """Return the parts in which the statements differ from the average by more than rounding
+    explains."""
+    found = []
+    for part in parts:
+        stated = _judged(attempt, [each.sums_of_part(part) for each in attempt.book.stated])
+        if (finding := _unlike(attempt, stated, part, payload)) is not None:
+            found.append((part, finding))
+    return found
+
+
+def _unlike(attempt: Attempt, parts: list[Judged], part: int, payload: bytearray) -> Finding | None:
     outer_step, seed = attempt.outer_step, attempt.book.seed
     assert seed is not None
     codec, cuts = outer_step.codec, cuts_of(outer_step, attempt.roster)
     if hides_a_share(parts, codec.name, attempt.roundings):
-        return False
+        return None
     made, where = part_of(codec, memoryview(payload), cuts, part), (cuts[part], cuts[part + 1])
-    unit = unit_exponent_of(outer_step.influence_max)
+    try:
+        unit = unit_exponent_of(outer_step.influence_max)
+        update = sketch_of_bytes(codec, made, *where, seed, unit)
+    except (BadScale, ValueError):
+        return None  # S14 bounds the elements of an update, in another way.
+    return unlike_update(parts, update, codec.name, attempt.roundings)
 
-    def compare() -> Finding | None:
-        try:
-            update = sketch_of_bytes(codec, made, *where, seed, unit)
-        except (BadScale, ValueError):
-            return None  # S14 bounds the elements of an update, in another way.
-        return unlike_update(parts, update, codec.name, attempt.roundings)
 
-    finding = await trio.to_thread.run_sync(compare)
-    if finding is None:
-        return False
-    told = {"rule": finding.rule, "value": finding.value, "limit": finding.limit}
+async def _explain(
+    context: Context, attempt: Attempt, unlike: list[tuple[int, Finding]], payload: bytearray
+) -> None:
+    """Find out exactly why parts differ. Only the one that differs most is fetched, so that this
+    never costs more than one part of each contribution. A liar could hide a wrong part only by
+    lying more about another one. Raises ReduceAborted, unless it was only rounding."""
+    part, worst = max(unlike, key=lambda found: found[1].value / found[1].limit)
+    told = {"rule": worst.rule, "value": worst.value, "limit": worst.limit, "parts": len(unlike)}
     context.journal.write("sketch-finding", **attempt.where, part=part, **told)
-    return True
-
-
-async def _explain(context: Context, attempt: Attempt, part: int, payload: bytearray) -> None:
-    """Find out exactly why a part differs. Raises ReduceAborted, unless it was only rounding."""
     suspects, reason = await fault_in_part(
         context, attempt.outer_step, attempt.roster, attempt.book, attempt.weights, part, payload
     )

@@ -17,11 +17,12 @@ from blake3 import blake3
 from p2ptrain.ids import Digest
 from p2ptrain.ipc.learning_rate import learning_rate
 from p2ptrain.ipc.trainer_config import Optimizer
+from p2ptrain.kernels import Sums
 from p2ptrain.proofs import outcome, sketch_rules
 from p2ptrain.proofs.checkpoints import COLD_DISTANCE_MAX, DISTANCE_MAX, LINKS
 from p2ptrain.proofs.outcome import Outcome, RowLosses, outcome_of
 from p2ptrain.proofs.sketch_rules import Judged, expected_length, length_ratios
-from p2ptrain.proofs.sketches import Sums, cosine, seed_of, sketch, unit_exponent_of
+from p2ptrain.proofs.sketches import cosine, seed_of, sketch, unit_exponent_of
 from p2ptrain.trainer.tools.replica import one_thread
 from tests.acceptance.measures.setting import Line, line
 from tests.acceptance.trust.lies import ALL, Lie, Occasion, invented_lies, trained_lies

@@ -10,9 +10,9 @@ import pytest
 
 from p2ptrain.archive.expected_lengths import judged_of, knows_lengths, rates_of
 from p2ptrain.ids import PeerId
+from p2ptrain.kernels import WIDTH
 from p2ptrain.ledger.chain.values import Participant
 from p2ptrain.proofs.sketch_rules import expected_length
-from p2ptrain.proofs.sketches import WIDTH
 from p2ptrain.run.trust_rules import TrustRules
 from p2ptrain.sync import SyncSpec
 from tests.node.rig import rig

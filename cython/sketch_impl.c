@@ -1,0 +1,130 @@
+/* The variants of the kernel of sketches, and those that this machine can run. */
+#include "sketch_impl.h"
+
+#include <float.h>
+#include <math.h>
+#include <string.h>
+
+#if FLT_EVAL_METHOD != 0
+#error "operations must round to their own type (on 32-bit x86: -msse2 -mfpmath=sse)"
+#endif
+#ifdef __FAST_MATH__
+#error "-ffast-math would change results that must be bit-identical on all peers"
+#endif
+
+/* A double near 1.5 * 2^52 has no bits below 1, so adding this constant rounds half to even, and
+ * subtracting it again is exact. Correct for magnitudes below 2^51. */
+#define ROUNDER 6755399441055744.0
+
+/* Rows after which the buckets are emptied. A bucket gets one element of at most 2^31 units from
+ * each row, and a double is exact up to 2^53. */
+#define ROWS_MAX (1 << 21)
+
+static inline uint32_t bits_of(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, 4);
+    return bits;
+}
+
+/* Return x with its sign changed if the highest bit of `sign` is set. */
+static inline double flipped(double x, uint64_t sign)
+{
+    uint64_t bits;
+    memcpy(&bits, &x, 8);
+    bits ^= sign & 0x8000000000000000ull;
+    memcpy(&x, &bits, 8);
+    return x;
+}
+
+/* Return the largest allowed magnitude, 2^31 units, as the bits of a float. If no float is so
+ * large, all finite ones are allowed; if none is so small, only zeros are. */
+static int32_t limit_of(int unit_exponent)
+{
+    double limit = ldexp(1.0, P2P_ELEMENT_BITS + unit_exponent);
+    return (int32_t)bits_of(limit > FLT_MAX ? FLT_MAX : (float)limit);
+}
+
+/* Multiplication modulo 2^64 is intended. */
+static inline void words_of(uint64_t seed, int64_t row, uint64_t *words)
+{
+    for (uint64_t j = 0; j < 5; j++) {
+        uint64_t z = seed + (5 * (uint64_t)row + j + 1) * 0x9E3779B97F4A7C15ull;
+        z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9ull;
+        z = (z ^ z >> 27) * 0x94D049BB133111EBull;
+        words[j] = z ^ z >> 31;
+    }
+}
+
+/* Add the buckets to the sums, and empty them. */
+static void gather(double *buckets, int64_t *sums)
+{
+    for (int i = 0; i < P2P_SKETCH_WIDTH; i++) {
+        sums[i] += (int64_t)buckets[i] + (int64_t)buckets[i + P2P_SKETCH_WIDTH];
+        buckets[i] = buckets[i + P2P_SKETCH_WIDTH] = 0.0;
+    }
+}
+
+#define PASTE_(a, b) a##_##b
+#define PASTE(a, b) PASTE_(a, b)
+#define VARIANT_NAME(x) PASTE(x, VARIANT)
+
+#define KERNEL
+#define VARIANT baseline
+#include "sketch_variant.h"
+#undef KERNEL
+#undef VARIANT
+
+#if defined(__x86_64__) && defined(__GNUC__)
+
+#define KERNEL __attribute__((target("avx2,f16c")))
+#define VARIANT avx2
+#include "sketch_variant.h"
+#undef KERNEL
+#undef VARIANT
+
+#define KERNEL __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512")))
+#define VARIANT avx512
+#include "sketch_variant.h"
+#undef KERNEL
+#undef VARIANT
+
+#endif
+
+typedef struct {
+    const char *name;
+    p2p_sketch_kernel sketch;
+} variant_entry;
+
+#if defined(__aarch64__)
+#define BASELINE "neon" /* all aarch64 machines have NEON */
+#else
+#define BASELINE "baseline"
+#endif
+
+/* Return variant number `variant`. Its name is NULL if there is no such variant. */
+static variant_entry variant_at(int variant)
+{
+    variant_entry usable[3];
+    int count = 0;
+#if defined(__x86_64__) && defined(__GNUC__)
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
+        usable[count++] = (variant_entry){"avx512", sketch_avx512};
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c"))
+        usable[count++] = (variant_entry){"avx2", sketch_avx2};
+#endif
+    usable[count++] = (variant_entry){BASELINE, sketch_baseline};
+    return variant >= 0 && variant < count ? usable[variant] : (variant_entry){0, 0};
+}
+
+const char *p2p_sketch_variant_name(int variant)
+{
+    return variant_at(variant).name;
+}
+
+p2p_sketch_kernel p2p_sketch_kernel_of(int variant)
+{
+    return variant_at(variant).sketch;
+}
