@@ -38,8 +38,8 @@ CHANGES = 0.01
 """Probability that a peer withdraws or renews its offer with a heartbeat."""
 
 KEPT_STEPS = AUDIT_STEPS + EXCLUDED_STEPS
-"""Outer steps for which an auditor keeps a finding. While a peer is excluded because of another claim,
-a finding does not count, but may count again after a successful appeal."""
+"""Outer steps for which an auditor keeps a finding. While a peer is excluded for another claim, a
+finding does not count, but may count again after a successful appeal."""
 
 Key = tuple[PeerId, Digest]
 """The claimant, and the entry that drew the auditors."""
