@@ -172,7 +172,7 @@ MUTANTS = (
     Mutant("any-finding-is-a-fault", audits.any_finding_is_a_fault, _FOUNDED, "auditors"),
     Mutant("two-auditors-enough", audits.two_auditors_are_enough, _FOUNDED, "auditors", 8, 3),
     Mutant("draw-foreseeable", audits.draw_is_foreseeable, _FOUNDED, "auditors"),
-    Mutant("claims-judged-again", audits.claims_judged_again, _FOUNDED, "auditors", 12),
+    Mutant("claims-judged-again", audits.claims_judged_again, _FOUNDED, "auditors", 12, 6),
     Mutant("claims-judged-for-ever", audits.claims_judged_for_ever, _FOUNDED, "auditors", 12),
     Mutant("excluded-take-part", audits.excluded_take_part, _EXCLUSIONS, "auditors"),
     Mutant("excluded-return-early", audits.excluded_return_early, _EXCLUSIONS, "auditors"),
