@@ -6,6 +6,7 @@ work, and answers an auditor truthfully (`shows`); a liar shows its data to nobo
 
 from __future__ import annotations
 
+import math
 from functools import partial
 
 from p2ptrain.ids import Digest, PeerId
@@ -112,8 +113,8 @@ class Auditing(SimNode):
         self._findings = [it for it in self._findings if it.step + KEPT_STEPS >= state.step]
         counted = [it for it in self._findings if not finding_fault(state, it)]
         if not self.offers:
-            self._world.offering.pop(self.me, None)
-        elif self.me not in self._world.offering:
+            self._world.offering[self.me] = math.inf
+        elif self._world.offering.get(self.me, math.inf) == math.inf:
             self._world.offering[self.me] = self._world.now
         offer = AuditOffer(self.me, int(self.offers))
         self.handle(offer)

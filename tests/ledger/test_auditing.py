@@ -247,6 +247,18 @@ def test_retry_leaves_excluded_peers_out_once_the_others_are_enough() -> None:
     assert set(could_take_part(RULES, state, more)) == {A, C}
 
 
+def test_excluded_proposer_cannot_return_by_leaving_others_out() -> None:
+    returns = opening(OUT, (A, B))
+    said = [ready(peer, 1) for peer in (A, B, C)]
+    assert why_invalid(RULES, OUT, returns) == ""
+    heard = reports_of(OUT, *said, me=C)
+    judged = may_accept(RULES, OUT, heard, returns, NOW, forced=False)
+    enough = "it includes b, which is excluded, although enough others are ready"
+    assert (judged.answer, judged.reason) == (Answer.LATER, enough)
+    alone = reports_of(OUT, *said[:2], *(PeerDown(peer) for peer in (C, D, E, F)), me=A)
+    assert may_accept(RULES, OUT, alone, returns, NOW, forced=False).answer is Answer.YES
+
+
 def test_absence_of_an_excluded_peer_does_not_count_against_it() -> None:
     some = Reports(A)
     state = committed(OUT, (A, C, D, E))

@@ -184,6 +184,9 @@ def _usurped(rules: Rules, state: LedgerState, reports: Reports, roster: Roster,
         if opened is not None
         else (part.peer for part in readiness(rules, state, reports).contributors)
     )
+    back = sorted(taking & state.excluded.keys())
+    if back and len(able - state.excluded.keys()) >= rules.participants_min:
+        return f"it includes {back[0]}, which is excluded, although enough others are ready"
     if 2 * len(able - taking) > len(able):
         return f"it leaves out {len(able - taking)} of {len(able)} peers that could take part"
     for peer in sorted(able - taking):

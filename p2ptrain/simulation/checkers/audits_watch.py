@@ -221,16 +221,13 @@ class AuditorsAreFair(Following):
     liars: frozenset[PeerId] = frozenset()
     troubles: Troubles | None = None
     offering: Mapping[PeerId, float] = field(default_factory=dict)
-    """For each peer that offers capacity, the time since when. The world keeps it up to date."""
-
-    offered: set[PeerId] = field(default_factory=set)
-    """The peers that have ever offered capacity."""
+    """For each peer that ever offered capacity, the time since when it does, or infinity. The world
+    keeps it up to date."""
 
     def judge(self, decision: Decision) -> None:
         value = decision.value
         if not isinstance(value, Roster) or value.auditors is None:
             return
-        self.offered |= set(self.offering)
         honest = decision.certified.certificate.voters - self.liars
         if decision.certified.certificate.round > 0 or not honest or self.troubles is None:
             return
@@ -239,7 +236,7 @@ class AuditorsAreFair(Following):
             is_well = self.troubles.since.get(peer, decision.at_s) < steady_s
             if is_well and self.offering.get(peer, decision.at_s) < steady_s:
                 self.object(f"{peer} is dropped as an auditor at {decision.after.height}")
-        for peer in set(value.auditors) - self.known.auditors - self.offered:
+        for peer in set(value.auditors) - self.known.auditors - self.offering.keys():
             self.object(f"{peer} audits from {decision.after.height} on and never offered to")
 
 

@@ -45,7 +45,7 @@ class AuditTrick(Enum):
     VERDICTS = "verdicts with too few findings, or with findings that do not count"
     AGAIN = "verdicts with the findings of an earlier verdict"
     LATE = "its findings only when the claim can hardly be judged any more"
-    SULK = "no contributions while honest peers are excluded"
+    MUTINY = "false faults, silence in appeals, and no work while honest peers are excluded"
     ROSTERS = "rosters with itself as a participant although it is excluded"
     HANDPICKED = "rosters that make only liars auditors"
 
@@ -70,14 +70,14 @@ class LyingPolicy(Policy):
 
 
 class AuditLiar(Auditing):
-    """It uses two to five tricks. It never finds a fault in the claims of other liars, and finds
-    them sound in their appeals."""
+    """All liars of a world use the same two to five tricks. A liar never finds a fault in the claim
+    of another liar, and finds it sound in an appeal."""
 
     def __init__(self, *place: Any, random: Random, **rest: Any) -> None:
         super().__init__(*place, **rest)
         self._random = random
-        count = self._random.randint(2, 5)
-        self.tricks = frozenset(self._random.sample(list(AuditTrick), count))
+        draw = Random(f"{self._rules.run}/tricks")
+        self.tricks = frozenset(draw.sample(list(AuditTrick), draw.randint(2, 5)))
         self.faked: set[Digest] = set()
 
     # ── as a claimant ────────────────────────────────────────────────────────────────────────────
@@ -100,7 +100,7 @@ class AuditLiar(Auditing):
         return super().shows(auditor, claim)
 
     def _train_or_report(self) -> None:
-        sulks = AuditTrick.SULK in self.tricks and self.state.excluded.keys() - self._world.liars
+        sulks = AuditTrick.MUTINY in self.tricks and self.state.excluded.keys() - self._world.liars
         if not sulks or not self._is_outvoted:
             super()._train_or_report()
 
@@ -115,9 +115,9 @@ class AuditLiar(Auditing):
     def conclude(self, key: Key, case: Case, found: Found) -> None:
         if key[0] in self._world.liars:
             found = "sound"
-        elif case.appeal and AuditTrick.CONDEMN in self.tricks:
+        elif case.appeal and self.tricks & {AuditTrick.CONDEMN, AuditTrick.MUTINY}:
             return
-        elif not case.appeal and AuditTrick.ACCUSE in self.tricks:
+        elif not case.appeal and self.tricks & {AuditTrick.ACCUSE, AuditTrick.MUTINY}:
             found = self._random.choice(("proof", "link", "outcome", "withheld"))
         late = self.state.step < case.step + AUDIT_STEPS
         if AuditTrick.LATE in self.tricks and late and not case.appeal:
