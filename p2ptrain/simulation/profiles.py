@@ -215,7 +215,7 @@ PROFILES: dict[str, Profile] = {
             loss=0.02,
             crash_every_s=15.0,
             crash_in_effects=0.0005,
-            reduce_fails=0.15,
+            reduce_fails=0.3,
             settle_s=60.0,
         ),
         Profile("spoiled", spoilers=1, faults_s=0.0),

@@ -211,5 +211,11 @@ class AuditLiar(Auditing):
         ready = self._ready
         if self.me in roster.peers or ready is None or ready.step != roster.step:
             return roster
-        mine = Participant(self.me, ready.tokens, ready.blocks, ready.named)
-        return replace(roster, participants=(*roster.participants, mine))
+        mine, others = (
+            Participant(self.me, ready.tokens, ready.blocks, ready.named),
+            list(roster.peers),
+        )
+        if self._random.random() < 0.5:  # With so few others, it would be allowed to take part.
+            others = others[: self._rules.participants_min - 1]
+        kept = [each for each in roster.participants if each.peer in others]
+        return replace(roster, participants=(*kept, mine))
