@@ -1,4 +1,4 @@
-"""Which kind of node each peer of a simulated world is."""
+"""Choose the kind of each node of a simulated world."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from typing import Literal, get_args
 from p2ptrain.ids import Digest, PeerId, is_digest
 
 Found = Literal["proof", "link", "outcome", "withheld", "sound"]
-"""What an auditor found: a number beyond its limit in the proof at θ, in a repeated link of the
+"""The result of an audit: a number beyond its limit in the proof at θ, in a repeated link of the
 chain of checkpoints or in the outcome; data that the claimant did not show; or no fault.
 """
 FOUND: tuple[Found, ...] = get_args(Found)
