@@ -42,6 +42,7 @@ def rules_of(run: Run) -> Rules:
         founders_vote=manifest.founders_vote,
         reduce_s=reduce_s_max(manifest),
         claims=manifest.trust.claims,
+        audits=manifest.trust.audits,
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from p2ptrain.archive.update_format import ReduceShape
 from p2ptrain.ids import PeerId
+from p2ptrain.ledger.chain.findings import Verdict
 from p2ptrain.ledger.chain.values import (
     Branch,
     Certified,
@@ -55,7 +56,7 @@ class StepIndex:
                 self._open = value.participants
                 if value.participants:
                     self._arranged = value.schedule, value.peers
-            elif isinstance(value, Branch | Heal):
+            elif isinstance(value, Branch | Heal | Verdict):
                 self._open = ()
             else:
                 took_part = self._open if isinstance(value, Commit) else ()

@@ -49,14 +49,16 @@ from p2ptrain.ledger.messages.messages import (
     Propose,
     Pruned,
     ShowClaim,
+    ShowFinding,
     VoteMessage,
 )
-from p2ptrain.ledger.messages.peer_reports import AnyReport, Ready
+from p2ptrain.ledger.messages.peer_reports import AnyReport, FindingMade, Ready
 from p2ptrain.ledger.paxos.acceptor import Acceptor, last_voted, restored_acceptors
 from p2ptrain.ledger.paxos.electorate import Electorate
 from p2ptrain.ledger.paxos.instance import Instance
 from p2ptrain.ledger.paxos.timers import earliest
 from p2ptrain.ledger.paxos.turns import Tardiness
+from p2ptrain.ledger.policy.known_findings import KnownFindings
 from p2ptrain.ledger.policy.policy import Policy, what_to_propose
 from p2ptrain.ledger.policy.reduce_order import Arrange, in_given_order
 from p2ptrain.ledger.policy.reports import Reports
@@ -86,7 +88,7 @@ class Ledger(Queries):
         self.rules, self.me = rules, me
         self.kept = KeptChain(rules, base)
         self.state = self.kept.start
-        self.reports = Reports(me)
+        self.reports = Reports(me, findings=KnownFindings(verify))
         self._sign, self._verify, self._arrange = sign, verify, arrange
         self._silent = self._over = False
         self._abstains_at = 0
@@ -123,6 +125,8 @@ class Ledger(Queries):
         match event:
             case Received(_, ShowClaim(peer, said)):
                 effects, news = self._hear_claim(Ready.of(peer, said), now, shown=True)
+            case Received(_, ShowFinding(finding)):
+                news = self._note(FindingMade(finding), now)
             case Received(sender, message):
                 effects = self._receive(sender, message, now)
             case PeerHeight(peer, height):
@@ -225,10 +229,6 @@ class Ledger(Queries):
             self._ahead[sender] = message
         self._catchup.note_height(sender, message.height - 1, self.state.height, now)
         return []
-
-    def _is_elsewhere(self, peer: PeerId) -> bool:
-        """Return whether `peer` is on a different line (the run or a branch) than this node."""
-        return self._branches is not None and self._branches.is_elsewhere(peer, self.state)
 
     def _receive_entries(self, sender: PeerId, message: Entries, now: float) -> list[Effect]:
         effects, before, height = list[Effect](), self.state.height, message.height

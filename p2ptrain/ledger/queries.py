@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger.chain.quorum import proposer
@@ -16,6 +17,9 @@ from p2ptrain.ledger.messages.messages import Entries, Message, Pruned
 from p2ptrain.ledger.paxos.acceptor import Acceptor, Acceptors
 from p2ptrain.ledger.paxos.proposer import are_many
 from p2ptrain.ledger.policy.wish import Wish
+
+if TYPE_CHECKING:
+    from p2ptrain.ledger.branches.branch_sync import BranchSync
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +56,7 @@ class Queries(ABC):
     _silent: bool
     _abstains_at: int
     _catchup: Catchup
+    _branches: BranchSync | None
 
     @abstractmethod
     def _undecided(self) -> list[Acceptor]:
@@ -108,6 +113,10 @@ class Queries(ABC):
         """
         many = are_many(self.state.voters)
         return Entries(self.state.height, ()) if many else self.page(height)
+
+    def _is_elsewhere(self, peer: PeerId) -> bool:
+        """Return whether `peer` is on a different line (the run or a branch) than this node."""
+        return self._branches is not None and self._branches.is_elsewhere(peer, self.state)
 
     def _must_not_vote(self) -> bool:
         """Return whether another process may be voting as this node, or records are lost. They are

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -41,7 +42,7 @@ from p2ptrain.run.outside_facts import (
     SamplePrompts,
 )
 from p2ptrain.run.reading import from_plain, plain
-from p2ptrain.run.trust_rules import NOTHING_CHECKED, TrustRules
+from p2ptrain.run.trust_rules import LATER_FIELDS, NOTHING_CHECKED, TrustRules
 from p2ptrain.run.versions import MERGE, VERSION, VERSIONS, check_version, without_merge
 from p2ptrain.store.blob import CHUNK_BYTES_MAX, CHUNK_BYTES_MIN
 from p2ptrain.sync import SyncSchedule, SyncSpec
@@ -310,7 +311,8 @@ class RunManifest:
 
     def to_payload(self) -> bytes:
         """Return the canonical bytes. Their digest is the run id."""
-        value = {**plain(self), **{name: plain(getattr(self, name)) for name in _SECTIONS}}
+        sections = {name: plain(getattr(self, name)) for name in _SECTIONS}
+        value = {**plain(self), **sections, "trust": plain(self.trust, optional=LATER_FIELDS)}
         for name, usual in _OPTIONAL.items():
             if value[name] == usual:
                 del value[name]  # Manifests of earlier versions do not have this section.
@@ -335,8 +337,8 @@ class RunManifest:
                 raise RemoteProtocolError(f"the run manifest's field {name} says nothing")
             value.setdefault(name, usual)
         sections: dict[str, object] = {
-            name: from_plain(kind, value.get(name), f"the run manifest's {name}")
-            for name, kind in _SECTIONS.items()
+            name: from_plain(kind, value.get(name), f"the run manifest's {name}", optional=later)
+            for name, kind, later in _sections()
         }
         value = fields(value, **_FIELDS)
         founders = value["founders"]
@@ -352,7 +354,7 @@ _OPTIONAL = {
     "about": plain(NOTHING_SAID),
     "public": plain(NOTHING_PUBLIC),
     "samples": plain(NO_SAMPLES),
-    "trust": plain(NOTHING_CHECKED),
+    "trust": plain(NOTHING_CHECKED, optional=LATER_FIELDS),
 }
 """The sections that a manifest leaves out if they have these values."""
 _SECTIONS: dict[str, type] = {
@@ -369,6 +371,13 @@ _SECTIONS: dict[str, type] = {
     "samples": SamplePrompts,
     "trust": TrustRules,
 }
+
+
+def _sections() -> Iterator[tuple[str, type, tuple[str, ...]]]:
+    """Yield the name and type of each section, and the fields that it may leave out."""
+    yield from ((name, kind, LATER_FIELDS * (name == "trust")) for name, kind in _SECTIONS.items())
+
+
 _FIELDS: dict[str, type] = {
     **dict.fromkeys(_SECTIONS, dict),
     **dict.fromkeys(("name", "organiser", "tokenizer", "genesis", "layout", "admission"), str),

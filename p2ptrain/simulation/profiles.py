@@ -71,6 +71,10 @@ class Profile:
     """Whether participants are bound to claims about their contributions."""
     claim_liars: int = 0
     """Number of founders, counted from the last, that lie about their claims."""
+    audits: bool = False
+    """Whether auditors check claims, and can exclude peers from averages."""
+    audit_liars: int = 0
+    """Number of founders, counted from the last, that fake contributions and lie as auditors."""
     speed_ratio: float = 1.0
     """The speed of the fastest trainer divided by that of the slowest."""
 
@@ -200,6 +204,18 @@ PROFILES: dict[str, Profile] = {
             crash_in_effects=0.001,
             reduce_fails=0.15,
             reduce_half_done=0.05,
+            settle_s=60.0,
+        ),
+        Profile(
+            "auditors",
+            claims=True,
+            audits=True,
+            audit_liars=2,
+            speed_ratio=20.0,
+            loss=0.02,
+            crash_every_s=15.0,
+            crash_in_effects=0.0005,
+            reduce_fails=0.3,
             settle_s=60.0,
         ),
         Profile("spoiled", spoilers=1, faults_s=0.0),

@@ -83,6 +83,7 @@ def world_of(
         quorum_loss=profile.quorum_loss,
         branch_after_s=8.0,
         claims=profile.claims,
+        audits=profile.audits,
     )
     if profile.open:
         # All founders but one can be seeds, and all other trainers can be liars. So a single honest

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from p2ptrain.ids import PeerId
+from p2ptrain.ledger.chain.findings import Verdict
 from p2ptrain.ledger.chain.values import Commit, Entry, Roster, Value
 from p2ptrain.ledger.messages import messages
 from p2ptrain.ledger.messages.messages import Message
@@ -72,6 +73,8 @@ def spelled_value(value: Value) -> str:
             return f"{which}, averaging by {value.schedule}: {part}{terms}"
         case Commit():
             return f"commit {value.step}.{value.attempt} {value.update[:6]}"
+        case Verdict():
+            return f"verdict {value.step} about {' '.join(value.peers)}"
         case _:
             return f"skip {value.step}"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from functools import partial
 from random import Random
 
@@ -19,6 +18,7 @@ from p2ptrain.ledger.messages.messages import Accept, Promise, Propose
 from p2ptrain.ledger.messages.peer_reports import SnapshotTaken
 from p2ptrain.simulation.amending import Amending
 from p2ptrain.simulation.checkers.accountability import LiarsAreExposed
+from p2ptrain.simulation.checkers.audits_watch import checkers_of_audits
 from p2ptrain.simulation.checkers.claims_watch import checkers_of_claims, show_report
 from p2ptrain.simulation.checkers.delegation_watch import checkers_of_delegation
 from p2ptrain.simulation.checkers.founders_watch import checkers_of_open_runs
@@ -30,14 +30,14 @@ from p2ptrain.simulation.clock import Action, Clock, NodeClock
 from p2ptrain.simulation.delegating import Delegating, lying_volunteers, volunteers_of
 from p2ptrain.simulation.disk import SimDisk
 from p2ptrain.simulation.faults import Faults
+from p2ptrain.simulation.kinds import kind_of
+from p2ptrain.simulation.liars.audit_liar import AuditLiar
 from p2ptrain.simulation.liars.claim_liar import ClaimLiar, last_founders
-from p2ptrain.simulation.liars.liar import Liar
 from p2ptrain.simulation.liars.spoiling import Spoiler
-from p2ptrain.simulation.liars.sybil import Ally, Sybil, crowd_of, tricks_of
+from p2ptrain.simulation.liars.sybil import crowd_of, tricks_of
 from p2ptrain.simulation.network import Payload, SimHeartbeat, SimNetwork
 from p2ptrain.simulation.node import HEARTBEAT_S, ProcessDied, SimNode
 from p2ptrain.simulation.profiles import Profile
-from p2ptrain.simulation.pruner import Pruner, base_for_newcomer
 from p2ptrain.simulation.rings import SimRings
 from p2ptrain.simulation.speeds import Speeds
 from p2ptrain.simulation.trace import Trace, spelled_value
@@ -45,8 +45,6 @@ from p2ptrain.simulation.trace import Trace, spelled_value
 FETCH_S = (0.02, 0.2)
 FETCH_AGAIN_S = 0.5
 
-BEGINS_AT_A_BASE = 0.5
-"""Probability that a joining node that deletes old entries is given a checkpoint."""
 REJOIN_S = 0.2
 
 HINT_CHANCE = 0.9
@@ -76,7 +74,9 @@ class SimWorld:
         self.volunteers = volunteers_of(profile)
         lying = lying_volunteers(random, self.volunteers)
         self.claim_liars: dict[PeerId, ClaimLiar] = {}
-        liars = last_founders(rules, profile.liars + profile.claim_liars)
+        self.audit_liars: dict[PeerId, AuditLiar] = {}
+        self.offering: dict[PeerId, float] = {}
+        liars = last_founders(rules, profile.liars + profile.claim_liars + profile.audit_liars)
         self.liars = frozenset((*liars, *self.sybils, *lying))
         self.spoilers = rules.founders[len(rules.founders) - profile.spoilers :]
         self.said_goodbye: set[PeerId] = set()
@@ -88,6 +88,8 @@ class SimWorld:
             self.checkers += checkers_of_delegation(rules, *known, seeds)
         if profile.claims:
             self.checkers += checkers_of_claims(rules, self.liars, self.claim_liars)
+        if profile.audits:
+            self.checkers += checkers_of_audits(rules, *known, self.audit_liars, self.offering)
         self.exposure = next(it for it in self.checkers if isinstance(it, LiarsAreExposed))
         self.trace: Trace | None = None
         self.nodes: dict[PeerId, SimNode] = {}
@@ -116,7 +118,7 @@ class SimWorld:
     # ── nodes come and go ────────────────────────────────────────────────────────────────────────
 
     def add_node(self, name: PeerId, *, trains: bool = True) -> None:
-        kind, drift = self._kind_of(name), self.profile.clock_drift
+        kind, drift = kind_of(self, name), self.profile.clock_drift
         clock = NodeClock(self.clock, 1 + self.random.uniform(-drift, drift) if drift else 1.0)
         node = kind(self, self.rules, name, clock, trains=trains)
         if self.random.random() < self.profile.slow_peers:
@@ -127,6 +129,8 @@ class SimWorld:
             self.rings.spoilers[name] = node
         if isinstance(node, ClaimLiar):
             self.claim_liars[name] = node
+        if isinstance(node, AuditLiar):
+            self.audit_liars[name] = node
         self._disks[name] = node.disk
         for other in self.nodes.values():
             if other.alive:
@@ -139,24 +143,6 @@ class SimWorld:
         """The first founder, if other nodes prune; else None. It keeps the whole chain and never
         fails, because otherwise entries that a node needs could be lost."""
         return self.rules.founders[0] if self.profile.pruners else None
-
-    def _kind_of(self, name: PeerId) -> Callable[..., SimNode]:
-        if name in self.sybils:
-            return partial(Sybil, random=self.random, crowd=self.sybils, tricks=self.tricks)
-        if name in self.liars and self.profile.claim_liars:
-            return partial(ClaimLiar, random=self.random)
-        if name in self.liars:
-            ally = partial(Ally, crowd=self.sybils)
-            return partial(ally if self.sybils else Liar, random=self.random)
-        if name in self.spoilers:
-            return partial(Spoiler, random=self.random)
-        if self.keeper in (None, name) or self.random.random() >= self.profile.pruners:
-            return SimNode
-        base = None
-        if name not in self.rules.founders and self.random.random() < BEGINS_AT_A_BASE:
-            whole = self.nodes[self.rules.founders[0]].ledger.kept
-            base = base_for_newcomer(self.rules, whole, self.random)
-        return partial(Pruner, keep_entries=self.profile.keep_entries, base=base)
 
     def start_node(self, node: SimNode) -> None:
         self.record_event(node.me, "starts")
@@ -180,7 +166,7 @@ class SimWorld:
             connected = other.alive and self.network.connects(node.me, other.me)
             if connected and self.random.random() < HINT_CHANCE:
                 delay_s = self.random.uniform(0.001, 0.05)
-                self._run_action_later(other, delay_s, partial(other.lost_connection, node.me))
+                self.run_action_later(other, delay_s, partial(other.lost_connection, node.me))
 
     def rejoin(self, node: SimNode, height: int, chain: tuple[Certified, ...]) -> None:
         """Replace the node's entries above `height` with `chain`, and restart the node."""
@@ -235,7 +221,7 @@ class SimWorld:
             return
         self._wake_later(node)
 
-    def _run_action_later(self, node: SimNode, delay_s: float, action: Action) -> None:
+    def run_action_later(self, node: SimNode, delay_s: float, action: Action) -> None:
         """Run an action of the node after some time, unless its process has ended by then."""
         incarnation = node.incarnation
 
@@ -250,7 +236,7 @@ class SimWorld:
             self._beat(node, HEARTBEAT_S / node.clock.rate * self.random.uniform(0.9, 1.1))
             node.gossip()
 
-        self._run_action_later(node, delay_s, beat)
+        self.run_action_later(node, delay_s, beat)
 
     def _wake_later(self, node: SimNode) -> None:
         """Plan a wake-up at the node's next deadline."""
@@ -386,14 +372,14 @@ class SimWorld:
             if held or update in node.disk.updates:
                 node.fetched(update)
             elif node.lacks(update):
-                self._run_action_later(node, FETCH_AGAIN_S, arrive)
+                self.run_action_later(node, FETCH_AGAIN_S, arrive)
 
-        self._run_action_later(node, self.random.uniform(*FETCH_S), arrive)
+        self.run_action_later(node, self.random.uniform(*FETCH_S), arrive)
 
     def train(self, node: SimNode, blocks: int) -> None:
         duration_s = self.speeds.training_s(node.me, blocks, self.random)
         self.trained_by = max(self.trained_by, self.clock.now + duration_s)
-        self._run_action_later(node, duration_s, node.trained)
+        self.run_action_later(node, duration_s, node.trained)
 
     def write(self, node: SimNode, taken: SnapshotTaken, seconds: float) -> None:
-        self._run_action_later(node, seconds, partial(node.wrote, taken))
+        self.run_action_later(node, seconds, partial(node.wrote, taken))

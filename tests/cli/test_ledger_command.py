@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from p2ptrain.archive.chain_log import entry_bytes, entry_of
-from p2ptrain.archive.chain_reader import ReadOnlyDisk
+from p2ptrain.archive.chain_reader import CheckedEntry, ReadOnlyDisk
 from p2ptrain.archive.home import Home, sole_use
 from p2ptrain.archive.ledger_on_disk import rules_of
+from p2ptrain.cli.commands import ledger
 from p2ptrain.identity import Identity, load_or_create
 from p2ptrain.ledger.chain.apply import apply, genesis
 from p2ptrain.ledger.chain.state import LedgerState
@@ -30,8 +31,9 @@ from p2ptrain.ledger.chain.values import (
 from p2ptrain.names import label
 from p2ptrain.run import Run, load_run
 from p2ptrain.store import Head, RecordLog, Store
-from p2ptrain.testing.ledgers import digest, sealing
+from p2ptrain.testing.ledgers import certify, digest, sealing
 from tests.cli.conftest import Command
+from tests.ledger import audited
 from tests.node.branched import Branched
 from tests.node.rig import ANN, BOB
 
@@ -113,6 +115,23 @@ def test_branch_and_its_healing_are_shown_in_words(p2ptrain: Command, tmp_path: 
     )
     assert f"on a branch since outer step 1, without {gone}" in shown.err
     assert "all 6 entries are valid" in p2ptrain("ledger", "verify", "--home", place.home.root).out
+
+
+def test_verdicts_are_shown_in_words() -> None:
+    out = audited.conviction(audited.AUDITED, audited.B, audited.C)
+    after = audited.after(audited.AUDITED, out)
+    back = audited.acquittal(after, audited.B, 2)
+    certify_out = certify(audited.RULES, audited.AUDITED, out)
+    certify_back = certify(audited.RULES, after, back)
+    links = [
+        CheckedEntry(certify_out, audited.AUDITED, after),
+        CheckedEntry(certify_back, after, audited.after(after, back)),
+    ]
+    names = label(audited.B), label(audited.C)
+    assert [ledger._words(link) for link in links] == [
+        f"{names[0]}, {names[1]} excluded from averages (4 findings of auditors)",
+        f"{names[0]} no longer excluded (2 findings of auditors)",
+    ]
 
 
 def test_last_entries_are_available_as_json(p2ptrain: Command, home: Path) -> None:

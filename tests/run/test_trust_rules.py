@@ -49,7 +49,31 @@ def test_old_manifest_has_no_claims_and_keeps_its_bytes(
     assert rules_of(run).claims
 
 
-@pytest.mark.parametrize("value", [{"claims": False}, {"claims": 1}, {}, {"claims": True, "x": 1}])
+def test_manifest_says_whether_auditors_check_claims(
+    manifest: RunManifest, organiser: Identity
+) -> None:
+    assert not rules_of(Run.publish(organiser, replace(manifest, trust=CLAIMS))).audits
+    rules = replace(CLAIMS, audits=True, links_one_in=8)
+    run = Run.publish(organiser, replace(manifest, trust=rules))
+    plain = unpack(run.manifest.to_payload(), bytes_max=1 << 20)
+    assert isinstance(plain, dict)
+    assert plain["trust"] == {"claims": True, "audits": True, "links_one_in": 8}
+    assert Run.from_bytes(run.to_bytes()) == run
+    assert rules_of(run).audits
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *({"claims": False}, {"claims": 1}, {}, {"claims": True, "x": 1}),
+        {"claims": True, "audits": False},
+        {"claims": True, "audits": 1},
+        {"claims": False, "audits": True},
+        {"claims": True, "audits": True, "links_one_in": 16},
+        {"claims": True, "audits": True, "links_one_in": 0},
+        {"claims": True, "audits": True, "outcomes_one_in": True},
+    ],
+)
 def test_manifest_with_malformed_trust_is_refused(manifest: RunManifest, value: object) -> None:
     plain = unpack(manifest.to_payload(), bytes_max=1 << 20)
     assert isinstance(plain, dict)

@@ -16,6 +16,7 @@ from p2ptrain.errors import ConfigError, counted
 if TYPE_CHECKING:
     from p2ptrain.archive.chain_reader import CheckedChain, CheckedEntry
     from p2ptrain.ids import PeerId
+    from p2ptrain.ledger.chain.findings import Verdict
     from p2ptrain.ledger.chain.state import LedgerState
     from p2ptrain.ledger.chain.values import Roster
     from p2ptrain.run import Run
@@ -258,6 +259,7 @@ def _kind(link: CheckedEntry) -> str:
 
 
 def _words(link: CheckedEntry) -> str:
+    from p2ptrain.ledger.chain.findings import Verdict
     from p2ptrain.ledger.chain.values import Branch, Commit, Heal, Roster
 
     value = link.certified.entry.value
@@ -280,7 +282,20 @@ def _words(link: CheckedEntry) -> str:
             f"the members leave the branch for the chain with entry {value.entry[:8]} at "
             f"height {value.height}, which outranks it"
         )
+    if isinstance(value, Verdict):
+        return _verdict_words(link.after, value)
     return "no attempt succeeded"
+
+
+def _verdict_words(after: LedgerState, verdict: Verdict) -> str:
+    out = [peer for peer in verdict.peers if peer in after.excluded]
+    back = [peer for peer in verdict.peers if peer not in after.excluded]
+    changes = [
+        f"{_names(each)} {what}"
+        for each, what in ((out, "excluded from averages"), (back, "no longer excluded"))
+        if each
+    ]
+    return f"{'; '.join(changes)} ({len(verdict.findings)} findings of auditors)"
 
 
 def _roster_words(before: LedgerState, roster: Roster) -> str:

@@ -1,8 +1,9 @@
 """Apply entries to the state: a pure function, so equal heads mean equal states.
 
     GATHER ──roster with participants──► REDUCE ──commit or skip──► GATHER of the next step … ENDED
-      └─ roster without participants         └─ roster with the next attempt: REDUCE again
-         changes only the membership
+      ├─ roster without participants         └─ roster with the next attempt: REDUCE again
+      │  changes only the membership
+      └─ verdict changes only who is excluded from averages
     any phase ──branch──► GATHER of the same step, on a new line ──heal──► HEALED
 
 `why_invalid` says in words why a value cannot come next. It uses only the rules and the state, so
@@ -18,7 +19,8 @@ from typing import Any, assert_never
 
 from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ids import Digest, PeerId
-from p2ptrain.ledger.chain import leases, quorum, terms
+from p2ptrain.ledger.chain import audits, leases, quorum, terms
+from p2ptrain.ledger.chain.findings import Audit, Verdict
 from p2ptrain.ledger.chain.founders import founders_of, roster_fault
 from p2ptrain.ledger.chain.leases import Leases
 from p2ptrain.ledger.chain.rules import Rules
@@ -68,6 +70,8 @@ def apply(rules: Rules, state: LedgerState, entry: Entry) -> LedgerState:
             return _after_branch(state, entry, entry.value)
         case Heal():
             return _after_heal(state, entry)
+        case Verdict():
+            return _after_verdict(state, entry, entry.value)
         case _:
             assert_never(entry.value)
 
@@ -91,6 +95,8 @@ def why_invalid(rules: Rules, state: LedgerState, value: Value) -> str:
             return _branch_fault(rules, state, value)
         case Heal():
             return "" if state.past else "this chain is not a branch that could heal"
+        case Verdict():
+            return _verdict_fault(rules, state, value)
         case _:
             assert_never(value)
 
@@ -100,6 +106,8 @@ def _roster_fault(rules: Rules, state: LedgerState, roster: Roster) -> str:
         return f"it has attempt {roster.attempt}, but attempt {state.attempt} comes next"
     if roster.terms is not None and (fault := _amendment_fault(rules, state, roster.terms)):
         return fault
+    if roster.auditors is not None and (fault := _auditors_fault(rules, state, roster)):
+        return fault
     if not roster.participants:
         return _membership_only_fault(state, roster) or _membership_fault(rules, state, roster)
     if state.tries >= rules.attempts_max:
@@ -108,6 +116,26 @@ def _roster_fault(rules: Rules, state: LedgerState, roster: Roster) -> str:
         count = len(roster.participants)
         return f"it has {count} participants; {rules.participants_min} are needed"
     return _membership_fault(rules, state, roster) or _participants_fault(rules, state, roster)
+
+
+def _auditors_fault(rules: Rules, state: LedgerState, roster: Roster) -> str:
+    if not rules.audits:
+        return "it names auditors, but this run has no audits"
+    return audits.auditors_fault(roster, approved_of(rules, state))
+
+
+def approved_of(rules: Rules, state: LedgerState) -> frozenset[PeerId] | None:
+    """Return the learners that may audit; None if all may (SPEC.md, A1)."""
+    founders = founders_of(rules, state)
+    return None if founders is None else founders.delegates
+
+
+def _verdict_fault(rules: Rules, state: LedgerState, verdict: Verdict) -> str:
+    if not rules.audits:
+        return "this run has no audits"
+    if state.phase is not Phase.GATHER:
+        return "claims are not judged during an exchange"
+    return audits.verdict_fault(state, verdict)
 
 
 def _amendment_fault(rules: Rules, state: LedgerState, named: Terms) -> str:
@@ -152,7 +180,7 @@ def _participants_fault(rules: Rules, state: LedgerState, roster: Roster) -> str
             return f"{each.peer} commits {each.blocks} blocks, but its lease has {held}"
         if each.tokens > each.blocks * rules.tokens_per_block:
             return f"{each.peer} claims {each.tokens} tokens from {each.blocks} blocks"
-    return ""
+    return audits.exclusion_fault(state, roster, rules.participants_min)
 
 
 def claim_fault(rules: Rules, state: LedgerState, peer: PeerId, claim: Digest | None) -> str:
@@ -226,7 +254,14 @@ def _after_branch(state: LedgerState, entry: Entry, branch: Branch) -> LedgerSta
         proven=state.proven.intersection(branch.learners),
         lease_book=leases.give_back(state.lease_book, left),
         claims={},  # A claim names its line, so the old ones do not count on the new line.
+        auditors=tuple(peer for peer in state.auditors if peer in remaining),
     )
+
+
+def _after_verdict(state: LedgerState, entry: Entry, verdict: Verdict) -> LedgerState:
+    judged, excluded = audits.after_verdict(state, verdict, entry.digest)
+    height, head = entry.height, entry.digest
+    return replace(state, height=height, head=head, audits=judged, excluded=excluded)
 
 
 def _after_heal(state: LedgerState, entry: Entry) -> LedgerState:
@@ -256,7 +291,14 @@ def _after_roster(rules: Rules, state: LedgerState, entry: Entry, roster: Roster
         lease_book=book,
         terms=state.terms if roster.terms is None else (*state.terms, roster.terms),
         claims=_claims_after(state, roster),
+        auditors=_auditors_after(rules, state, roster),
     )
+
+
+def _auditors_after(rules: Rules, state: LedgerState, roster: Roster) -> tuple[PeerId, ...]:
+    named = state.auditors if roster.auditors is None else roster.auditors
+    members = roster.voters, roster.learners
+    return audits.auditors_after(named, *members, approved_of(rules, state))
 
 
 def _claims_after(state: LedgerState, roster: Roster) -> Mapping[PeerId, Digest]:
@@ -282,6 +324,7 @@ def _after_commit(rules: Rules, state: LedgerState, entry: Entry, commit: Commit
         tokens_by_peer=tokens_by_peer,
         tokens=state.tokens + sum(each.tokens for each in participants),
         snapshot=commit.snapshot or state.snapshot,
+        begins=audits.audit_of(state, entry.digest) if rules.audits else (),
     )
 
 
@@ -295,9 +338,16 @@ def _lease_to_come(rules: Rules, state: LedgerState) -> int:
 
 
 def _next_step(
-    rules: Rules, state: LedgerState, entry: Entry, book: Leases, **accounts: Any
+    rules: Rules,
+    state: LedgerState,
+    entry: Entry,
+    book: Leases,
+    begins: tuple[Audit, ...] = (),
+    **accounts: Any,
 ) -> LedgerState:
-    """Return the state in the next outer step. `accounts` are other fields that a Commit sets."""
+    """Return the state in the next outer step. `accounts` are other fields that a Commit sets, and
+    `begins` is the audit that begins with it.
+    """
     ended = state.step + 1 >= rules.outer_steps or terms.is_over(state.terms, state.step + 1)
     return replace(
         state,
@@ -310,5 +360,7 @@ def _next_step(
         roster=None,
         lease_book=book,
         claims={},
+        audits=audits.still_open((*state.audits, *begins), state.step + 1),
+        excluded=audits.still_excluded(state.excluded, state.step + 1),
         **accounts,
     )

@@ -27,6 +27,14 @@ from p2ptrain.ledger.chain.canonical import (
     read_signature,
     types_of,
 )
+from p2ptrain.ledger.chain.findings import (
+    AUDITORS_MAX,
+    FOUND,
+    VERDICT_FINDINGS_MAX,
+    Finding,
+    Found,
+    Verdict,
+)
 from p2ptrain.ledger.chain.values import (
     MEMBERS_MAX,
     SCHEDULES,
@@ -57,8 +65,10 @@ def entry_from_plain(plain: object, field: str = "entry") -> Entry:
 
 
 def value_from_plain(plain: object, field: str = "value") -> Value:
-    fault = "an entry must be a roster, a commit, a skip, a branch or a heal"
+    fault = "an entry must be a roster, a commit, a skip, a branch, a heal or a verdict"
     kind, fields = read_kind(plain, _KINDS, fault)
+    if kind is Roster and "auditors" not in fields:  # As in versions that did not know auditors.
+        return built(Roster, **read_fields(fields, _OLD_ROSTER))
     return _record(kind, fields)
 
 
@@ -109,6 +119,29 @@ def terms_from_plain(plain: object, field: str = "terms") -> Terms:
     return replace(terms, stops=True) if stops else terms
 
 
+def finding_from_plain(plain: object, field: str = "finding") -> Finding:
+    auditor, peer, step, draw, claim, found, signature = read_exactly(plain, 7, "a finding")
+    names = read_peer(auditor, "auditor"), read_peer(peer, "peer"), read_int(step, "step")
+    digests = read_digest(draw, "draw"), read_digest(claim, "claim")
+    signed = read_signature(signature, "signature")
+    return built(Finding, *names, *digests, _found(found), signed)
+
+
+def _found(value: object) -> Found:
+    for known in FOUND:
+        if value == known:
+            return known
+    raise RemoteProtocolError(f"a finding must be one of {', '.join(FOUND)}")
+
+
+def _findings(value: object, field: str) -> tuple[Finding, ...]:
+    return tuple(map(finding_from_plain, read_list(value, field, length_max=VERDICT_FINDINGS_MAX)))
+
+
+def auditors_from_plain(value: object, field: str) -> tuple[PeerId, ...]:
+    return tuple(read_peer(it, field) for it in read_list(value, field, length_max=AUDITORS_MAX))
+
+
 def _schedule(value: object, field: str) -> Schedule:
     for known in SCHEDULES:
         if value == known:
@@ -132,6 +165,8 @@ _READERS: Mapping[Any, Reader] = {
     Terms | None: optional(terms_from_plain),
     SnapshotRef | None: optional(snapshot_from_plain),
     tuple[PeerId, ...]: peers_from_plain,
+    tuple[PeerId, ...] | None: auditors_from_plain,
+    tuple[Finding, ...]: _findings,
     tuple[Participant, ...]: _participants,
     tuple[tuple[PeerId, bytes], ...]: _votes,
 }
@@ -142,9 +177,12 @@ _KINDS: Mapping[str, type[Value]] = {
     "skip": Skip,
     "branch": Branch,
     "heal": Heal,
+    "verdict": Verdict,
 }
 
 _FIELDS: dict[type, dict[str, Reader]] = {
     kind: {name: _READERS[of] for name, of in types_of(kind).items()}
     for kind in (Certified, Certificate, Entry, *_KINDS.values())
 }
+
+_OLD_ROSTER = {name: read for name, read in _FIELDS[Roster].items() if name != "auditors"}

@@ -31,6 +31,7 @@ class Rules:
       that is back gets its vote again at once.
     - `claims`: each participant of a reduce is bound to a signed claim about its contribution (see
       SPEC.md, C1 to C5).
+    - `audits`: auditors check claims, and can exclude peers from averages (see SPEC.md, A1 to A8).
     """
 
     run: RunId
@@ -51,6 +52,7 @@ class Rules:
     reduce_s: float = math.inf
     absent_s: float = 1800.0
     claims: bool = False
+    audits: bool = False
 
     def __post_init__(self) -> None:
         _check(is_digest(self.run), "the run's name must be a digest")
@@ -63,6 +65,7 @@ class Rules:
         policies, losses = get_args(QuorumPolicy), get_args(QuorumLoss)
         _check(self.quorum in policies, "the quorum must be a majority or two thirds")
         _check(self.quorum_loss in losses, 'quorum_loss must be "wait" or "branch"')
+        _check(self.claims or not self.audits, "audits need claims")
 
     @property
     def branches(self) -> bool:

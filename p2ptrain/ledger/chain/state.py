@@ -16,6 +16,7 @@ from typing import Any
 from p2ptrain.errors import LocalProtocolError
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger.chain.canonical import canonical, digest_of, plain_of, unchanged
+from p2ptrain.ledger.chain.findings import Audit, Exclusion
 from p2ptrain.ledger.chain.leases import Leases
 from p2ptrain.ledger.chain.values import LineId, Roster, SnapshotRef, Terms
 
@@ -71,6 +72,9 @@ class LedgerState:
     - `terms`: all amendments agreed so far, including those for later steps.
     - `claims`: the claims that the rosters of this outer step have named, by participant (SPEC.md,
       S15). Empty in a run without claims.
+    - `auditors`: the members that audit claims, sorted.
+    - `audits`: the claims of recent updates that can still be judged, the oldest first.
+    - `excluded`: the peers that are excluded from averages.
     """
 
     line: LineId
@@ -92,6 +96,9 @@ class LedgerState:
     snapshot: SnapshotRef | None
     terms: tuple[Terms, ...]
     claims: Mapping[PeerId, Digest] = field(default_factory=dict)
+    auditors: tuple[PeerId, ...] = ()
+    audits: tuple[Audit, ...] = ()
+    excluded: Mapping[PeerId, Exclusion] = field(default_factory=dict)
     _digest: Digest | None = field(init=False, compare=False, repr=False, default=None)
 
     @property
@@ -127,15 +134,16 @@ class LedgerState:
 
 Encoder = Callable[[Any], object]
 
+OMITTED: Mapping[str, object] = {"claims": {}, "auditors": [], "audits": [], "excluded": {}}
+"""The fields that an encoded state lacks if they are empty, with their encoding. A state without
+claims and audits is encoded as in versions that did not know them, so that it keeps its digest.
+"""
+
 
 def plain_state(state: LedgerState) -> dict[str, object]:
-    """Return the state as a value that canonical JSON can encode. A state without claims is encoded
-    as in versions that did not know claims, so that it keeps its digest.
-    """
+    """Return the state as a value that canonical JSON can encode."""
     plain = {name: encode(getattr(state, name)) for name, encode in ENCODERS.items()}
-    if not state.claims:
-        del plain["claims"]
-    return plain
+    return {name: it for name, it in plain.items() if it or name not in OMITTED}
 
 
 def encoded_fields(state: type[LedgerState]) -> set[str]:
@@ -200,4 +208,7 @@ ENCODERS: Mapping[str, Encoder] = {
     "snapshot": plain_of,
     "terms": lambda terms: [each.plain() for each in terms],
     "claims": dict,
+    "auditors": list,
+    "audits": lambda audits: [each.plain() for each in audits],
+    "excluded": lambda excluded: {peer: it.plain() for peer, it in excluded.items()},
 }

@@ -1,4 +1,5 @@
 """The values of the ledger: rosters, commits, skips, branches, heals, entries, votes, certificates.
+Verdicts are in `findings`.
 
 All are frozen and checked on construction, so an ill-formed value cannot exist. `apply.why_invalid`
 says whether a value can come next in the chain, and `verify` checks certificates. `plain` returns
@@ -13,6 +14,7 @@ from typing import Literal, get_args
 
 from p2ptrain.ids import Digest, PeerId, RunId, is_digest
 from p2ptrain.ledger.chain.canonical import canonical, digest_of, encode_signature
+from p2ptrain.ledger.chain.findings import Verdict
 
 LineId = RunId | Digest
 """The name of a line: the run's id for the run's first line, or the digest of the Branch entry that
@@ -108,7 +110,8 @@ class Roster:
     `voters` are in rank order. `participants` are in the order in which they average. A roster
     without participants only changes the membership; any other roster opens the reduce of outer
     step `step` with number `attempt`. `terms` is an amendment for a later step that is agreed with
-    the roster (see the module `terms`). `peers` are the participants' ids.
+    the roster (see the module `terms`). `auditors` are those from now on, sorted; None if they stay
+    the same (SPEC.md, A1). `peers` are the participants' ids.
     """
 
     step: int
@@ -118,6 +121,7 @@ class Roster:
     participants: tuple[Participant, ...] = ()
     schedule: Schedule = "ring"
     terms: Terms | None = None
+    auditors: tuple[PeerId, ...] | None = None
     peers: tuple[PeerId, ...] = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -129,13 +133,19 @@ class Roster:
         check(averaging <= members, "participants must be members")
         check(self.schedule in SCHEDULES, f"the schedule must be one of {SCHEDULES}")
         check(bool(averaging) or self.schedule == "ring", "without a reduce, the schedule is ring")
+        named = list(self.auditors or ())
+        check(named == sorted(set(named)), "auditors must be sorted, and each must be named once")
 
     @property
     def members(self) -> tuple[PeerId, ...]:
         return self.voters + self.learners
 
     def plain(self) -> dict[str, object]:
+        """Return the roster as a map. If it does not name auditors, the map is the same as in
+        versions that did not know them.
+        """
         participants = [each.plain() for each in self.participants]
+        audited = {} if self.auditors is None else {"auditors": list(self.auditors)}
         return {
             "kind": "roster",
             "step": self.step,
@@ -145,6 +155,7 @@ class Roster:
             "participants": participants,
             "schedule": self.schedule,
             "terms": None if self.terms is None else self.terms.plain(),
+            **audited,
         }
 
 
@@ -251,7 +262,7 @@ class Heal:
         return {"kind": "heal", "step": self.step, "height": self.height, "entry": self.entry}
 
 
-Value = Roster | Commit | Skip | Branch | Heal
+Value = Roster | Commit | Skip | Branch | Heal | Verdict
 
 
 @dataclass(frozen=True, slots=True)

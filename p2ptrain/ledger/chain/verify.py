@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ledger.chain import quorum
 from p2ptrain.ledger.chain.apply import apply, genesis
+from p2ptrain.ledger.chain.audits import is_signed
+from p2ptrain.ledger.chain.findings import Verdict
 from p2ptrain.ledger.chain.rules import Rules
 from p2ptrain.ledger.chain.signatures import Verify
 from p2ptrain.ledger.chain.state import LedgerState
@@ -28,6 +30,10 @@ def check_certified(
     fault = _certificate_fault(rules, state, entry, certificate, verify)
     if fault:
         raise RemoteProtocolError(f"the certificate of entry {entry.height} is not valid: {fault}")
+    for finding in entry.value.findings if isinstance(entry.value, Verdict) else ():
+        if not is_signed(finding, verify):
+            what = f"the signature of {finding.auditor} under a finding is not valid"
+            raise RemoteProtocolError(f"entry {entry.height} is not valid: {what}")
     return apply(rules, state, entry)
 
 

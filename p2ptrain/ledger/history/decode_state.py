@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ids import Digest, PeerId
+from p2ptrain.ledger.chain.audits import AUDIT_STEPS
 from p2ptrain.ledger.chain.canonical import (
     Reader,
     canonical,
@@ -25,13 +26,16 @@ from p2ptrain.ledger.chain.canonical import (
     read_peer,
 )
 from p2ptrain.ledger.chain.decode_values import (
+    auditors_from_plain,
     peers_from_plain,
     snapshot_from_plain,
     terms_from_plain,
     value_from_plain,
 )
+from p2ptrain.ledger.chain.findings import Audit, Exclusion
 from p2ptrain.ledger.chain.leases import Leases
 from p2ptrain.ledger.chain.state import (
+    OMITTED,
     STATE_BYTES_MAX,
     STRETCHES_MAX,
     LedgerState,
@@ -52,6 +56,9 @@ BLOCKS_MAX = 1 << 22
 must not expand to a list of gigabytes.
 """
 
+AUDITS_MAX = AUDIT_STEPS + 1
+"""Maximum number of outer steps whose claims can be judged at a time."""
+
 T = TypeVar("T")
 
 
@@ -65,7 +72,7 @@ def decode_state(data: bytes) -> LedgerState:
 
 def state_from_plain(plain: object, field: str = "state") -> LedgerState:
     """Return the state from parsed JSON. The caller must check that the encoding was canonical."""
-    fields = {"claims": {}, **plain} if isinstance(plain, dict) else plain
+    fields = {**OMITTED, **plain} if isinstance(plain, dict) else plain
     state = LedgerState(**read_fields(fields, READERS))
     fault = _incoherence(state)
     if fault:
@@ -91,6 +98,8 @@ def _incoherence(state: LedgerState) -> str:
     named = {} if state.roster is None else {it.peer: it.claim for it in state.roster.participants}
     if any(claim != state.claims.get(peer) for peer, claim in named.items()):
         return "its roster names other claims"
+    if not set(state.auditors) <= members:
+        return "some of its auditors are not members"
     return ""
 
 
@@ -139,6 +148,27 @@ def _claims(value: object, field: str) -> dict[PeerId, Digest]:
     return _by_peer(value, field, read_digest)
 
 
+def _audits(value: object, field: str) -> tuple[Audit, ...]:
+    return tuple(map(_audit, read_list(value, field, length_max=AUDITS_MAX)))
+
+
+def _audit(plain: object) -> Audit:
+    step, draw, claims, auditors = read_exactly(plain, 4, "an audit")
+    named = _claims(claims, "claims"), auditors_from_plain(auditors, "auditors")
+    return Audit(read_int(step, "step"), read_digest(draw, "draw"), *named)
+
+
+def _excluded(value: object, field: str) -> dict[PeerId, Exclusion]:
+    return _by_peer(value, field, _exclusion)
+
+
+def _exclusion(plain: object, field: str) -> Exclusion:
+    until, step, claim, draw, judges = read_exactly(plain, 5, "an exclusion")
+    numbers = read_int(until, "until"), read_int(step, "step")
+    digests = read_digest(claim, "claim"), read_digest(draw, "draw")
+    return Exclusion(*numbers, *digests, auditors_from_plain(judges, "judges"))
+
+
 def _leases(value: object, field: str) -> Leases:
     fields = read_fields(value, {"held": _held, "returned": _blocks, "next_block": read_int})
     return Leases(**fields)
@@ -180,4 +210,7 @@ READERS: Mapping[str, Reader] = {
     "snapshot": optional(snapshot_from_plain),
     "terms": _terms,
     "claims": _claims,
+    "auditors": auditors_from_plain,
+    "audits": _audits,
+    "excluded": _excluded,
 }

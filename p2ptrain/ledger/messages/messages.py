@@ -7,6 +7,7 @@
     remaining voter ──ProposeBranch──► others ──SignBranch──► it    or RefuseBranch
     any peer ──Accusation──► everybody                         two contradictory signed statements
     voter ──ShowClaim──► proposer                              a claim that differs from the roster
+    auditor ──ShowFinding──► everybody                         what an auditor found
 
 Promises, votes and proposals are signed. An Outcome or an Accusation contains its own proof. The
 network authenticates the sender of every message. The signature of a proposal is that of its
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger.chain.canonical import encode_signature
+from p2ptrain.ledger.chain.findings import Finding
 from p2ptrain.ledger.chain.values import Certified, Entry, Vote
 from p2ptrain.ledger.messages.claim_statement import ClaimStatement
 from p2ptrain.ledger.messages.evidence import Evidence
@@ -174,6 +176,13 @@ class ShowClaim:
 
 
 @dataclass(frozen=True, slots=True)
+class ShowFinding:
+    """A finding about a claim. Its auditor signed it, so the sender need not be trusted."""
+
+    finding: Finding
+
+
+@dataclass(frozen=True, slots=True)
 class ProposeBranch:
     """A request to sign the Branch `entry`, which names the receiver as a voter."""
 
@@ -211,5 +220,6 @@ Message = (
     | Pruned
     | Accusation
     | ShowClaim
+    | ShowFinding
     | BranchMessage
 )

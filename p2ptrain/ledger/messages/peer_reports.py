@@ -12,6 +12,7 @@ from collections.abc import Container
 from dataclasses import dataclass
 
 from p2ptrain.ids import Digest, PeerId
+from p2ptrain.ledger.chain.findings import Finding
 from p2ptrain.ledger.chain.values import Terms
 from p2ptrain.ledger.messages.claim_statement import ClaimStatement
 
@@ -139,7 +140,26 @@ class KnownAmendments:
     terms: frozenset[Terms]
 
 
-OwnReport = Joining | Ready | ReduceDone | ReduceFailed | SnapshotTaken | Leaving | Staying
+@dataclass(frozen=True, slots=True)
+class AuditOffer:
+    """`peer` offers `cores` processor cores to audit claims of others. 0 withdraws the offer."""
+
+    peer: PeerId
+    cores: int
+
+
+@dataclass(frozen=True, slots=True)
+class FindingMade:
+    """An auditor made a finding. It signed the finding, so any peer may pass it on."""
+
+    finding: Finding
+
+
+OwnReport = (
+    Joining | Ready | ReduceDone | ReduceFailed | SnapshotTaken | Leaving | Staying | AuditOffer
+)
 """A statement of a peer about itself."""
 
-AnyReport = OwnReport | UpdateHeld | PeerDown | PeerUp | AllowedPeers | KnownAmendments
+AnyReport = (
+    OwnReport | UpdateHeld | PeerDown | PeerUp | AllowedPeers | KnownAmendments | FindingMade
+)

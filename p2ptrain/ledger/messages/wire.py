@@ -29,7 +29,12 @@ from p2ptrain.ledger.chain.canonical import (
     types_of,
     unchanged,
 )
-from p2ptrain.ledger.chain.decode_values import certified_from_plain, entry_from_plain
+from p2ptrain.ledger.chain.decode_values import (
+    certified_from_plain,
+    entry_from_plain,
+    finding_from_plain,
+)
+from p2ptrain.ledger.chain.findings import Finding
 from p2ptrain.ledger.chain.values import MEMBERS_MAX, Certified, Entry, LineId, Vote
 from p2ptrain.ledger.messages import messages
 from p2ptrain.ledger.messages.claim_statement import ClaimStatement, claim_statement_from_plain
@@ -130,6 +135,7 @@ _CODECS: Mapping[Any, Codec] = {
     Certified: Codec(plain_of, certified_from_plain),
     Evidence: Codec(plain_of, evidence_from_plain),
     ClaimStatement: Codec(plain_of, claim_statement_from_plain),
+    Finding: Codec(plain_of, finding_from_plain),
     Accepted | None: Codec(plain_of, optional(accepted_from_plain)),
     tuple[PromiseProof, ...]: Codec(_plain_proofs, _read_proofs),
     tuple[Certified, ...]: Codec(lambda page: [it.plain() for it in page], _read_page),
@@ -147,6 +153,7 @@ _KINDS: Mapping[str, type[Message]] = {
     "pruned": messages.Pruned,
     "accusation": messages.Accusation,
     "show-claim": messages.ShowClaim,
+    "show-finding": messages.ShowFinding,
     "propose-branch": messages.ProposeBranch,
     "sign-branch": messages.SignBranch,
     "refuse-branch": messages.RefuseBranch,

@@ -14,11 +14,13 @@ from dataclasses import replace
 
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger.chain.apply import why_invalid
+from p2ptrain.ledger.chain.findings import Verdict
 from p2ptrain.ledger.chain.rules import Rules
 from p2ptrain.ledger.chain.state import LedgerState, Phase
 from p2ptrain.ledger.chain.values import Branch, Commit, Heal, Participant, Roster, Terms, Value
 from p2ptrain.ledger.messages.peer_reports import Ready
 from p2ptrain.ledger.paxos.height_policy import Answer, Judgement
+from p2ptrain.ledger.policy.auditing import handpicked, unsigned_in
 from p2ptrain.ledger.policy.blame import DOUBT_MIN
 from p2ptrain.ledger.policy.membership import (
     disarming,
@@ -78,6 +80,9 @@ def may_accept(
         return Judgement(Answer.NO, "there is no vote on a branch: all of its voters sign it")
     if isinstance(value, Heal):
         return _judge_heal(reports, value, forced=forced)
+    if isinstance(value, Verdict):
+        unsigned = unsigned_in(reports, value)
+        return Judgement(Answer.NO, unsigned) if unsigned else _YES
     if isinstance(value, Commit):
         return _judge_commit(rules, state, reports, value, forced=forced and not doubtful)
     if isinstance(value, Roster):
@@ -168,7 +173,7 @@ def _usurped(rules: Rules, state: LedgerState, reports: Reports, roster: Roster,
     for peer in state.members:
         if peer not in excused and reports.stays(peer):
             return f"it drops {peer}, but this node considers that peer up"
-    if risk := _endangering(state, reports, roster):
+    if risk := _endangering(state, reports, roster) or handpicked(rules, state, reports, roster):
         return risk
     if not roster.participants:
         return ""
@@ -179,6 +184,9 @@ def _usurped(rules: Rules, state: LedgerState, reports: Reports, roster: Roster,
         if opened is not None
         else (part.peer for part in readiness(rules, state, reports).contributors)
     )
+    back = sorted(taking & state.excluded.keys())
+    if back and len(able - state.excluded.keys()) >= rules.participants_min:
+        return f"it includes {back[0]}, which is excluded, although enough others are ready"
     if 2 * len(able - taking) > len(able):
         return f"it leaves out {len(able - taking)} of {len(able)} peers that could take part"
     for peer in sorted(able - taking):

@@ -4,6 +4,7 @@ to wait.
 - All members that the others wait for are ready: open a reduce.
 - A quorum is ready, there are enough contributors, and the grace period is over: open a reduce
   without the others, which remain members.
+- Auditors have judged a claim: propose a verdict.
 - A peer asks to join, or a member has to leave: propose a roster without participants.
 """
 
@@ -13,6 +14,7 @@ from p2ptrain.ledger.chain.rules import Rules
 from p2ptrain.ledger.chain.state import LedgerState
 from p2ptrain.ledger.chain.values import Roster
 from p2ptrain.ledger.policy import membership
+from p2ptrain.ledger.policy.auditing import verdict_due
 from p2ptrain.ledger.policy.participants import Readiness, first_participants
 from p2ptrain.ledger.policy.reports import Reports
 from p2ptrain.ledger.policy.rest import rests_until
@@ -22,6 +24,8 @@ from p2ptrain.ledger.policy.wish import Wish
 def while_gathering(
     rules: Rules, state: LedgerState, reports: Reports, have: Readiness, now: float
 ) -> Wish:
+    if rules.audits and (verdict := verdict_due(state, reports)) is not None:
+        return verdict
     grace_s = _grace_s(rules, reports, have)
     rest_until = rests_until(rules, reports)
     if len(have.contributors) >= rules.participants_min and now >= rest_until:

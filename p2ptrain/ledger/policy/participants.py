@@ -59,6 +59,7 @@ def readiness(rules: Rules, state: LedgerState, reports: Reports) -> Readiness:
                 contributors.append(Participant(member, report.tokens, report.blocks, named))
         elif reports.stays(member) and is_awaited(state, member) and member not in reports.returned:
             awaited.append(member)
+    contributors, awaited = _included(rules, state, contributors, awaited)
     enough = len(contributors) >= rules.participants_min
     enough = enough and quorum.reached(rules.quorum, state.voters, ready)
     doubted = _doubted(rules, reports, frozenset((*(each.peer for each in contributors), *awaited)))
@@ -67,6 +68,18 @@ def readiness(rules: Rules, state: LedgerState, reports: Reports) -> Readiness:
     return Readiness(
         frozenset(ready), tuple(contributors), tuple(awaited), enough, doubted, punctual
     )
+
+
+def _included(
+    rules: Rules, state: LedgerState, contributors: list[Participant], awaited: list[PeerId]
+) -> tuple[list[Participant], list[PeerId]]:
+    """Return `contributors` and `awaited` without the excluded peers, if enough contributors remain
+    (SPEC.md, A5). Otherwise the reduce needs the excluded peers, too.
+    """
+    left = [each for each in contributors if each.peer not in state.excluded]
+    if len(left) < rules.participants_min:
+        return contributors, awaited
+    return left, [peer for peer in awaited if peer not in state.excluded]
 
 
 def _doubted(rules: Rules, reports: Reports, here: frozenset[PeerId]) -> frozenset[PeerId]:
@@ -159,9 +172,8 @@ def could_take_part(
     numbers = {each.peer: each for each in roster.participants} | ready
     gone = reports.down | (suspicion_of(state, reports).confessed - ready.keys())
     gone |= {peer for peer in numbers if _has_newer_claim(state, reports, peer)}
-    return {
-        peer: part for peer, part in numbers.items() if peer not in gone and reports.stays(peer)
-    }
+    able = [it for it in numbers.values() if it.peer not in gone and reports.stays(it.peer)]
+    return {each.peer: each for each in _included(rules, state, able, [])[0]}
 
 
 def _has_newer_claim(state: LedgerState, reports: Reports, peer: PeerId) -> bool:

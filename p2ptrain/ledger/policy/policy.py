@@ -21,6 +21,7 @@ from p2ptrain.ledger.messages.evidence import Evidence
 from p2ptrain.ledger.messages.peer_reports import AnyReport
 from p2ptrain.ledger.paxos.height_policy import Judgement
 from p2ptrain.ledger.policy import accept, participants
+from p2ptrain.ledger.policy.auditing import with_auditors
 from p2ptrain.ledger.policy.close_reduce import while_reducing
 from p2ptrain.ledger.policy.grace import grace_after
 from p2ptrain.ledger.policy.incremental import ReadyTally, Tally, tally_of_reduce
@@ -75,7 +76,8 @@ class Policy:
         known = [
             each for each in reports.terms if not disarming(reports.founders, state, reports, each)
         ]
-        return amended(arranged(value, self.arrange), state.terms, known)
+        value = amended(arranged(value, self.arrange), state.terms, known)
+        return with_auditors(self.rules, state, reports, value)
 
     def causes(self, value: Value) -> tuple[Evidence, ...]:
         """Return the evidence against the founders that the roster `value` would deprive of their
@@ -138,7 +140,8 @@ def reconsider(
         have = participants.readiness(rules, state, reports)
         _note_enough(rules, state, reports, have, now)
         wish = while_gathering(rules, state, reports, have, now)
-        return wish, ReadyTally.of(rules, state, have) if wish.value is None else None
+        countable = wish.value is None and not state.excluded
+        return wish, ReadyTally.of(rules, state, have) if countable else None
     if state.phase is Phase.REDUCE:
         ends_at = _note_results(rules, state, reports, now)
         wish = while_reducing(rules, state, reports, now)

@@ -24,6 +24,8 @@ from p2ptrain.ledger.messages.evidence import Evidence
 from p2ptrain.ledger.messages.peer_reports import (
     AllowedPeers,
     AnyReport,
+    AuditOffer,
+    FindingMade,
     Joining,
     KnownAmendments,
     Leaving,
@@ -38,6 +40,7 @@ from p2ptrain.ledger.messages.peer_reports import (
 )
 from p2ptrain.ledger.policy.blame import FailureMemory
 from p2ptrain.ledger.policy.grace import LAGS_KEPT, MISSED_MAX, Credit
+from p2ptrain.ledger.policy.known_findings import KnownFindings
 from p2ptrain.ledger.policy.lost_time import LostTime
 
 HELD_MAX = 256
@@ -95,6 +98,8 @@ class Reports:
     - `returned`: founders and delegates that were down, are up again, and have not been ready since
       then. A voter of an open run keeps its place while it is down, but the others do not wait for
       it while it fetches what it missed.
+    - `offers`: the number of processor cores that each peer offers for audits.
+    - `findings`: the findings of auditors that count now.
     """
 
     me: PeerId
@@ -127,6 +132,8 @@ class Reports:
     members: frozenset[PeerId] = frozenset()
     founders: Founders | None = None
     returned: set[PeerId] = field(default_factory=set)
+    offers: dict[PeerId, int] = field(default_factory=dict)
+    findings: KnownFindings = field(default_factory=KnownFindings)
 
     @property
     def own_snapshots(self) -> dict[int, Digest]:
@@ -141,6 +148,8 @@ class Reports:
         if self.founders is not None:
             self.members |= self.founders.names | self.founders.delegates
         self.falls = {peer: times for peer, times in self.falls.items() if peer in self.members}
+        if rules.audits:
+            self.findings.follow(state)
         return members
 
     def allows(self, peer: PeerId) -> bool:
@@ -186,6 +195,11 @@ class Reports:
                 return changed
             case KnownAmendments(terms):
                 changed, self.terms = self.terms != terms, terms
+                return changed
+            case FindingMade(finding):
+                return self.findings.note(finding)
+            case AuditOffer(peer, cores) if make_room(self.offers, peer, self.members):
+                changed, self.offers[peer] = self.offers.get(peer) != cores, cores
                 return changed
             case _:
                 return self._note_presence(event)
@@ -307,7 +321,7 @@ class Reports:
         if before.roster is not None and state.roster != before.roster:
             peers = before.roster.peers
             if state.tokens > before.tokens:
-                self.blame.committed(peers, before.members)
+                self.blame.committed(peers, _included(before))
             else:
                 lost_steps = self.lost_time.failed(now)
                 self.blame.failed(peers, self.accusations(before.roster), lost_steps)
@@ -319,13 +333,18 @@ class Reports:
             self.lost_time.opened(now)
             ready = (peer for peer, it in self.ready.items() if it.step == state.step)
             here = (peer for peer in ready if peer not in self.down and self.stays(peer))
-            self.blame.opened(state.roster.peers, state.members, here)
+            self.blame.opened(state.roster.peers, _included(state), here)
 
     def accusations(self, roster: Roster) -> dict[PeerId, tuple[PeerId, ...]]:
         """Return the suspects named by each participant that abandoned the attempt of `roster`."""
         attempt = (roster.step, roster.attempt)
         failed = (self.failed.get(peer) for peer in roster.peers)
         return {it.peer: it.suspects for it in failed if it and _position(it) == attempt}
+
+
+def _included(state: LedgerState) -> list[PeerId]:
+    """Return the members that are not excluded. The absence of the others does not count (A5)."""
+    return [member for member in state.members if member not in state.excluded]
 
 
 def _position(report: Ready | ReduceDone | ReduceFailed) -> tuple[int, int]:

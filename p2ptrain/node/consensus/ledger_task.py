@@ -17,6 +17,7 @@ from p2ptrain.archive.chain_log import entry_bytes
 from p2ptrain.archive.update_format import ReduceShape
 from p2ptrain.errors import RemoteProtocolError, StoreError
 from p2ptrain.ids import Digest, PeerId
+from p2ptrain.ledger.chain.findings import Verdict
 from p2ptrain.ledger.chain.values import Branch, Certified, Heal, Roster
 from p2ptrain.ledger.messages.effects import (
     Accuse,
@@ -243,6 +244,8 @@ def _journal_fields(certified: Certified) -> dict[str, object]:
             "participants": [[each.peer, each.tokens, each.blocks] for each in value.participants],
             "schedule": value.schedule,
         }
+    elif isinstance(value, Verdict):
+        said |= {"findings": [each.words for each in value.findings]}
     elif isinstance(value, Branch):
         said |= {"voters": value.voters, "learners": value.learners}
     elif isinstance(value, Heal):

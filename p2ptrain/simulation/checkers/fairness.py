@@ -84,11 +84,12 @@ class NobodyIsStarved(Watch):
 
     def _on_commit(self, before: LedgerState) -> None:
         took_part = set() if before.roster is None else set(before.roster.peers)
+        excluded = before.excluded  # ExclusionsAreKept checks who is excluded, and for how long.
         for member in before.members:
             since = self.troubles.since.get(member)
             was_well = since is not None and since <= self.step_began
             was_well = was_well and before.since[member] < max(before.step, 1)
-            if member in took_part or member in self.seeds or not was_well:
+            if member in took_part or member in self.seeds or not was_well or member in excluded:
                 self.without[member] = 0
                 continue
             self.without[member] += 1

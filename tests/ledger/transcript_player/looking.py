@@ -12,6 +12,7 @@ from p2ptrain.ids import PeerId
 from p2ptrain.ledger.core import Ledger
 from p2ptrain.ledger.queries import branch_words
 from p2ptrain.testing.ledgers import LedgerGroup
+from tests.ledger.transcript_player.auditing import drawn_for
 from tests.ledger.transcript_player.wording import Words
 
 Fact = Callable[[Ledger, Words, Sequence[str]], str]
@@ -90,6 +91,9 @@ _FACTS: dict[str, Fact] = {
     "line": lambda ledger, words, details: words.name(ledger.state.line),
     "round": lambda ledger, words, details: str(ledger.status(0.0).round),
     "terms": lambda ledger, words, details: _terms(ledger),
+    "auditors": lambda ledger, words, details: " ".join(ledger.state.auditors),
+    "excluded": lambda ledger, words, details: " ".join(sorted(ledger.state.excluded)),
+    "drawn": lambda ledger, words, details: drawn_for(ledger.state, PeerId(details[0])),
     "entry": _entry,
     "votes": _votes,
     "lease": _lease,
@@ -97,4 +101,4 @@ _FACTS: dict[str, Fact] = {
     "update": _update,
 }
 
-_WITH_A_DETAIL = {"entry", "votes", "lease", "tokens", "update"}
+_WITH_A_DETAIL = {"drawn", "entry", "votes", "lease", "tokens", "update"}

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain.values import SCHEDULES, Terms
 from p2ptrain.ledger.messages.effects import Effect
 from p2ptrain.ledger.messages.events import CloneFound, Event, PeerHeight, Received
+from p2ptrain.ledger.messages.messages import ShowFinding
 from p2ptrain.ledger.messages.peer_reports import (
     AllowedPeers,
+    AuditOffer,
     Joining,
     KnownAmendments,
     Leaving,
@@ -27,6 +29,7 @@ from p2ptrain.ledger.messages.peer_reports import (
     SnapshotTaken,
 )
 from p2ptrain.testing.ledgers import LedgerGroup, Unicast, digest, peers, small_rules
+from tests.ledger.transcript_player.auditing import finding_in, with_claim
 from tests.ledger.transcript_player.fault import StoryFault
 from tests.ledger.transcript_player.forging import forged, tampered
 from tests.ledger.transcript_player.looking import disagreement
@@ -99,7 +102,7 @@ class Story:
 
     def members(self, line: Line) -> None:
         """members a b c [steps=5 attempts=3 grace=10 least=1 quorum=two-thirds branch=60] [at d]:
-        start a run with these founders, and d as an outsider
+        start a run with these founders, and d as an outsider. With audits=yes, there are auditors
         """
         numbers = {key: int(line.options[key]) for key in _RULES if key in line.options}
         rules = small_rules(
@@ -108,6 +111,8 @@ class Story:
             branch_after_s=float(line.options["branch"]) if "branch" in line.options else None,
             **{_RULES[key]: number for key, number in numbers.items()},
         )
+        if "audits" in line.options:
+            rules = replace(rules, claims=True, audits=True)
         self._group = LedgerGroup(rules, (*rules.founders, *line.at), watch=self._note_act)
 
     def _note_act(self, me: PeerId, effect: Effect) -> None:
@@ -164,7 +169,20 @@ class Story:
             state = self.group.ledgers[peer].state
             blocks = int(line.options.get("blocks", len(state.leases.get(peer, ()))))
             tokens = int(line.options.get("tokens", 100 * blocks))
-            self._report(peer, Ready(peer, state.step, tokens, blocks), line)
+            report = Ready(peer, state.step, tokens, blocks)
+            claims = self.group.rules.claims
+            self._report(peer, with_claim(report, state) if claims else report, line)
+
+    def offer(self, line: Line) -> None:
+        """offer a b [cores=1]: a and b offer capacity for audits; cores=0 withdraws it"""
+        cores = int(line.options.get("cores", 1))
+        self._report_each(line, lambda peer: AuditOffer(peer, cores))
+
+    def finds(self, line: Line) -> None:
+        """finds a c link [at b]: a signs that it found a fault in the newest claim of c"""
+        (auditor, peer), what = peers(" ".join(line.words[:2])), line.words[2]
+        found = finding_in(self.group.ledgers[auditor].state, auditor, peer, what)
+        self._report(auditor, Received(auditor, ShowFinding(found)), line)
 
     def done(self, line: Line) -> None:
         """done a b u1: a and b report that they finished the reduce, and hold its result"""
@@ -354,6 +372,6 @@ STORY_WORDS: dict[str, Callable[[Story, Line], None]] = {
     name: getattr(Story, name)
     for name in """
 members crash prune restart wipe namesake partition heal ready done says holds fail snapshot down up
-join leave allow amend arrange heartbeat deliver drop tick tamper forge expect
+join leave allow amend arrange offer finds heartbeat deliver drop tick tamper forge expect
 """.split()
 }

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from p2ptrain.ids import Digest, PeerId
+from p2ptrain.ledger.chain.findings import Verdict
 from p2ptrain.ledger.chain.values import Branch, Commit, Entry, Heal, Roster, Skip, Value
 from p2ptrain.ledger.messages.effects import (
     Accuse,
@@ -94,6 +95,8 @@ class Words:
                 return f"branch {step} voters {_names(voters)}{more}"
             case Heal(step, height, entry):
                 return f"heal {step} towards {self.name(entry)} at {height}"
+            case Verdict(step):
+                return f"verdict {step} about {_names(value.peers)}"
 
     # ── messages ─────────────────────────────────────────────────────────────────────────────────
 

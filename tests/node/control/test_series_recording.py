@@ -14,6 +14,7 @@ import trio
 from p2ptrain.data.blocks import decode_block
 from p2ptrain.data.token_entropy import entropy_nats
 from p2ptrain.ids import Digest
+from p2ptrain.ledger.chain.apply import genesis
 from p2ptrain.ledger.chain.values import Branch, Commit, Participant, Skip
 from p2ptrain.node.control.series.closed_steps import ClosedStep, ClosedSteps
 from p2ptrain.node.control.series.data_entropy import entropy_of, record_entropy
@@ -31,10 +32,11 @@ from p2ptrain.observe.series.writer import SeriesWriter
 from p2ptrain.peers.outside.sample_text import SampleText
 from p2ptrain.peers.series.history_pages import HistoryPage
 from p2ptrain.peers.series.step_report import StepReport
-from p2ptrain.testing.ledgers import small_rules
+from p2ptrain.testing.ledgers import digest, small_rules
 from p2ptrain.testing.published import BLOCKS, MODEL, block_file, policy
 from p2ptrain.web.charts import series
 from p2ptrain.web.history import History
+from tests.ledger import audited
 from tests.node.rig import ANN, BOB, CAI, Growing, NewRig, Rig, opening
 from tests.node.training.test_training import know_data
 
@@ -43,6 +45,15 @@ UPDATE = Digest("d" * 64)
 ALONE: dict[str, Any] = {"steps": 40, "rules": policy(participants_min=1)}
 RULES = small_rules("a b c", outer_steps=9, branch_after_s=60.0)
 A, B = Participant(RULES.founders[0], 100, 1), Participant(RULES.founders[1], 200, 2)
+
+
+def test_verdict_does_not_close_a_step() -> None:
+    g = Growing(audited.RULES)
+    steps = ClosedSteps(g.kept)
+    g.grow(audited.opening(genesis(audited.RULES), auditors=audited.ALL))
+    g.grow(Commit(0, 0, digest("update 0")))
+    g.grow(audited.conviction(audited.AUDITED, audited.B))
+    assert [each.step for each in steps.new()] == [1]
 
 
 def test_closed_steps_follow_the_chain() -> None:

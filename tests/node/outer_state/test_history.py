@@ -7,6 +7,7 @@ import pytest
 
 from p2ptrain.archive.update_format import ReduceShape
 from p2ptrain.ids import Digest
+from p2ptrain.ledger.chain.apply import genesis
 from p2ptrain.ledger.chain.values import (
     Branch,
     Commit,
@@ -16,7 +17,8 @@ from p2ptrain.ledger.chain.values import (
     SnapshotRef,
 )
 from p2ptrain.ledger.history.pruning import base_at
-from p2ptrain.testing.ledgers import small_rules
+from p2ptrain.testing.ledgers import digest, small_rules
+from tests.ledger import audited
 from tests.node.rig import Growing
 
 RULES = small_rules("a b c", outer_steps=3, branch_after_s=60.0)
@@ -48,6 +50,16 @@ def test_branch_and_heal_entries_do_not_end_an_outer_step() -> None:
     g.grow(Commit(1, 1, UPDATE), Heal(2, 4, UPDATE))
     assert g.history.closing(1).entry.value == Commit(1, 1, UPDATE)
     assert g.history.participants(1) == (A,)
+
+
+def test_verdict_does_not_end_an_outer_step() -> None:
+    g = Growing(audited.RULES)
+    g.grow(audited.opening(genesis(audited.RULES), auditors=audited.ALL))
+    g.grow(Commit(0, 0, digest("update 0")))
+    g.grow(audited.conviction(audited.AUDITED, audited.B))
+    assert g.history.newest_participants(9) == g.history.participants(0)
+    with pytest.raises(KeyError):
+        g.history.closing(1)
 
 
 def test_skipped_step_has_no_participants() -> None:

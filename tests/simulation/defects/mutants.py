@@ -7,6 +7,7 @@ report the mistake, and a simulated world in which the mistake has an effect.
 
 from __future__ import annotations
 
+from tests.simulation.defects import audit_defects as audits
 from tests.simulation.defects import blame_defects as blame
 from tests.simulation.defects import branching_defects as branching
 from tests.simulation.defects import claim_defects as claims
@@ -16,6 +17,7 @@ from tests.simulation.defects import founders_defects as founders
 from tests.simulation.defects import voting_defects as voting
 from tests.simulation.defects.planting import STUCK, Mutant
 
+_APPEALS = ("FakersAreExcluded",)
 _BLOCKS = ("BlocksAreCommittedOnce",)
 _CONTRADICTIONS = ("ContradictionsAreEvidence",)
 _COST = ("SpoilersCostLittle",)
@@ -23,8 +25,10 @@ _TIME = ("SpoilersCostLittleTime",)
 _SHARE = ("ExclusionsAreShared",)
 _CERTIFICATES = ("CertificatesVerify",)
 _ENTITLED = ("ProposalsAreEntitled",)
+_FOUNDED = ("VerdictsAreFounded",)
 _KEPT = ("FoundersKeepTheirVotes",)
 _BORNE = ("OneLossIsBorne",)
+_EXCLUSIONS = ("ExclusionsAreKept",)
 _FORKS = ("OneEntryPerHeight",)
 _SIGNED = ("ProposalsAreSigned",)
 _VOTES = ("VotesAreKept",)
@@ -162,5 +166,35 @@ MUTANTS = (
     Mutant("contradictions-ignored", claims.contradictions_ignored, _CONTRADICTIONS, "claims"),
     Mutant("old-claims-repeated", claims.old_claims_repeated, _CONTRADICTIONS, "claims"),
     Mutant("claims-not-shown", claims.claims_not_shown, ("SplitClaimsAreFound",), "claims", 12),
+    Mutant("one-finding-enough", audits.one_finding_is_enough, _FOUNDED, "auditors"),
+    Mutant("undrawn-auditors-count", audits.undrawn_auditors_count, _FOUNDED, "auditors"),
+    Mutant("findings-unsigned", audits.findings_unsigned, _FOUNDED, "auditors"),
+    Mutant("any-finding-is-a-fault", audits.any_finding_is_a_fault, _FOUNDED, "auditors"),
+    Mutant("two-auditors-enough", audits.two_auditors_are_enough, _FOUNDED, "auditors", 8, 3),
+    Mutant("draw-foreseeable", audits.draw_is_foreseeable, _FOUNDED, "auditors"),
+    Mutant("claims-judged-again", audits.claims_judged_again, _FOUNDED, "auditors", 12, 6),
+    Mutant("claims-judged-for-ever", audits.claims_judged_for_ever, _FOUNDED, "auditors", 12),
+    Mutant("excluded-take-part", audits.excluded_take_part, _EXCLUSIONS, "auditors"),
+    Mutant("excluded-return-early", audits.excluded_return_early, _EXCLUSIONS, "auditors"),
+    Mutant("excluded-for-ever", audits.excluded_for_ever, _EXCLUSIONS, "auditors", 14),
+    Mutant("exclusions-stop-the-run", audits.exclusions_stop_the_run, (STUCK,), "auditors", 12),
+    Mutant(
+        "excluded-lose-votes",
+        audits.excluded_lose_their_votes,
+        ("VerdictsTouchNoVote",),
+        "auditors",
+    ),
+    Mutant("one-judge-enough", audits.one_judge_is_enough, _FOUNDED, "auditors", 12, 6),
+    Mutant(
+        "first-auditors-judge-appeals",
+        audits.first_auditors_judge_appeals,
+        _FOUNDED,
+        "auditors",
+        12,
+        6,
+    ),
+    Mutant("appeals-ignored", audits.appeals_ignored, _APPEALS, "auditors", 20, 6),
+    Mutant("verdicts-not-proposed", audits.verdicts_not_proposed, _APPEALS, "auditors", 20, 6),
+    Mutant("auditors-handpicked", audits.auditors_handpicked, ("AuditorsAreFair",), "auditors", 12),
     Mutant("branch-loses-leases", branching.lease_kept_by_who_is_gone, _BLOCKS, "branch", 60),
 )

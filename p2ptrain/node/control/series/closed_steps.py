@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from p2ptrain.ids import PeerId
+from p2ptrain.ledger.chain.findings import Verdict
 from p2ptrain.ledger.chain.values import Branch, Commit, Heal, Participant, Roster
 from p2ptrain.ledger.history.kept_chain import KeptChain
 
@@ -53,7 +54,7 @@ class ClosedSteps:
             if isinstance(value, Roster):
                 self._members = (*value.voters, *value.learners)
                 self._open, self._attempt = value.participants, value.attempt
-            elif isinstance(value, Branch | Heal):
+            elif isinstance(value, Branch | Heal | Verdict):
                 self._open = ()
             else:
                 took_part = self._open if isinstance(value, Commit) else ()
