@@ -37,7 +37,7 @@ class ReduceRequest:
     `influence_max` bounds the magnitude of each element of each peer's pseudo-gradient; see
     `influence`. `deadline_s` bounds the whole attempt. A neighbour that is silent for `silence_s`
     is suspected. A peer that only waits for another peer says so four times in that period, so that
-    it is not suspected itself.
+    it is not suspected itself. If `signed`, peers sign their sums and means; see `hop_signatures`.
     """
 
     run: RunId
@@ -55,6 +55,7 @@ class ReduceRequest:
     influence_max: float = UNBOUNDED
     deadline_s: float = 600.0
     silence_s: float = SILENCE_S
+    signed: bool = False
 
     def __post_init__(self) -> None:
         peers = len(self.peers)
@@ -102,6 +103,7 @@ class ReduceRequest:
             *(self.run, self.step, self.attempt, self.peers, self.weights, self.schedule),
             *(self.numel, self.codec.name, self.codec.block, self.streams, self.lanes),
             *(self.segment_bytes, float(self.influence_max)),
+            *(["signed"] if self.signed else []),
         ]
         return hashlib.blake2b(pack(agreed), digest_size=8).digest()
 
