@@ -100,8 +100,8 @@ class HopSignatures:
         """The number of sums, by part, for which we have no signature yet."""
         self._made: set[int] = set()
         """The parts that we have signed."""
-        self.verified: list[SignedRun] = []
-        """The runs of other peers whose signatures are valid."""
+        self.kept: list[SignedRun] = []
+        """The runs of other peers whose signatures are valid, and what we have signed."""
 
     def arrived(self, number: int, part: int, index: int, payload: memoryview) -> bool:
         """Hash a segment that has arrived. Return whether the run's signature is verified by this.
@@ -126,7 +126,10 @@ class HopSignatures:
             return None
         self._made.add(part)
         start, stop = self._range(part)
-        return self._signing.sign(start, stop, bytes(mine.found))
+        leaves = bytes(mine.found)
+        signature = self._signing.sign(start, stop, leaves)
+        self.kept.append(SignedRun(self._peers[me], start, stop, leaves, signature))
+        return signature
 
     def signature(self, number: int, part: int) -> bytes:
         """Return a signature that has arrived."""
@@ -142,7 +145,7 @@ class HopSignatures:
             whose = "its own" if sender == peer else f"the signature of {label(peer)}"
             what = f"{label(sender)} sent a wrong signature for a part of the exchange: {whose}"
             raise Blamed(Blame((sender,), what))
-        self.verified.append(SignedRun(peer, start, stop, leaves, signature))
+        self.kept.append(SignedRun(peer, start, stop, leaves, signature))
         self._inputs_left[part] -= number in self._routes[part].sums_from
         return True
 

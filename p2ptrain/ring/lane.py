@@ -114,9 +114,9 @@ class Lane:
         ]
 
     @property
-    def verified(self) -> list[SignedRun]:
-        """What other peers have signed. Call this when the lane has ended."""
-        return self._progress.verified
+    def kept(self) -> list[SignedRun]:
+        """What this peer and others have signed. Call this when the lane has ended."""
+        return self._progress.kept
 
     @property
     def finished(self) -> bool:

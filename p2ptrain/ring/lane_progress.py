@@ -240,9 +240,9 @@ class LaneProgress:
         return self._due(self._signing, self._routes[send.part], send.part)
 
     @property
-    def verified(self) -> list[SignedRun]:
-        """What other peers have signed, as far as it is verified."""
-        return [] if self._signing is None else self._signing.verified
+    def kept(self) -> list[SignedRun]:
+        """What this peer and others have signed, as far as it is verified."""
+        return [] if self._signing is None else self._signing.kept
 
     def gone(self, send: OutgoingSegment) -> None:
         """Record that a segment has been sent completely. If it was a sum, its mean may now arrive

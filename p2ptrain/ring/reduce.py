@@ -48,7 +48,7 @@ class Reduce:
     `residual` here, but may have a `residual_out`.
 
     If `signing` is given, peers sign their sums and means (see `hop_signatures`). Then `signed`
-    returns what others have signed, once `run` has returned.
+    returns what was signed, once `run` has returned.
 
     After a failure, the other peers have `grace_s` to learn of the failure and to name suspects.
     """
@@ -96,8 +96,8 @@ class Reduce:
         return _by_peer([each for lane in self._lanes for each in lane.traffic()])
 
     def signed(self) -> tuple[SignedRun, ...]:
-        """Return what other peers have signed, after `run` has returned."""
-        return tuple(each for lane in self._lanes for each in lane.verified)
+        """Return what this peer and others have signed, after `run` has returned."""
+        return tuple(each for lane in self._lanes for each in lane.kept)
 
     def abort(self, reason: str, suspects: tuple[PeerId, ...] = ()) -> None:
         """Make `run` raise soon, here and on other peers. Call from any thread. Does not block."""

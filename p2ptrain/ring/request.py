@@ -22,6 +22,9 @@ suspected. This is longer than TCP needs to resume after an outage of 3 s (it re
 0.6, 1.4, 3 and 6.2 s). It is short enough that a silent participant costs the other participants
 less than 15 s, including the next attempt."""
 
+SEGMENT_BYTES = 1024 * 1024
+"""Maximum bytes of a segment, unless a test or a measurement asks for another number."""
+
 COUNTER_MAX = 2**32 - 1
 """The largest outer step or attempt: a header has four bytes for each of the two."""
 
@@ -51,7 +54,7 @@ class ReduceRequest:
     schedule: Schedule = "ring"
     streams: int = 2
     lanes: int = 1
-    segment_bytes: int = 1024 * 1024
+    segment_bytes: int = SEGMENT_BYTES
     influence_max: float = UNBOUNDED
     deadline_s: float = 600.0
     silence_s: float = SILENCE_S
