@@ -1,4 +1,4 @@
-"""What this node and its neighbours signed in the newest reduces, on disk.
+"""The sums that this node and its neighbours signed in the newest reduces, on disk.
 
 If an average turns out to be wrong, the statements of its participants show who made it wrong
 (`p2ptrain.proofs.sum_tracing`). A participant that does not show what was signed to it is named
@@ -10,7 +10,7 @@ The log keeps the digests of segments, not the sums: about 100 bytes for each Mi
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from p2ptrain.archive.own_claims import KEPT_STEPS
@@ -29,6 +29,15 @@ RECORD_BYTES_MAX = 1 << 26
 """Maximum size of a record: enough for an update of 500 GB."""
 
 
+@dataclass(frozen=True, slots=True)
+class SignedReduce:
+    """The signed sums of the reduce that the entry `roster` opened, in outer step `step`."""
+
+    step: int
+    roster: Digest
+    runs: tuple[SignedRun, ...]
+
+
 class KeptSums:
     """The signed sums of the newest reduces. Any thread may call any method."""
 
@@ -36,43 +45,43 @@ class KeptSums:
         """A damaged log is replaced by an empty one: it only explains the past. Raises
         StoreError."""
         self._lock = threading.Lock()
-        self._reduces: dict[Digest, tuple[int, tuple[SignedRun, ...]]] = {}
+        self._reduces: dict[Digest, SignedReduce] = {}
         self._path, self._disk = path, disk
         self._log: RecordLog | None = None
         try:
             self._log = RecordLog(path, disk=disk)
-            self._reduces = dict(map(_from_record, self._log))
+            self._reduces = {each.roster: each for each in map(_from_record, self._log)}
         except P2PTrainError:
             self._reduces = {}
 
-    def note(self, step: int, roster: Digest, runs: Sequence[SignedRun]) -> None:
-        """Keep what was signed in the reduce of `roster`, in memory. Forget old reduces."""
+    def note(self, reduce: SignedReduce) -> None:
+        """Keep `reduce` in memory. Forget old reduces."""
         with self._lock:
-            self._reduces[roster] = step, tuple(runs)
-            old = [each for each, (at, _) in self._reduces.items() if at < step - KEPT_STEPS]
-            for each in [*old, *list(self._reduces)[:-REDUCES_KEPT]]:
-                self._reduces.pop(each, None)
+            self._reduces[reduce.roster] = reduce
+            kept = [it for it in self._reduces.values() if it.step >= reduce.step - KEPT_STEPS]
+            self._reduces = {each.roster: each for each in kept[-REDUCES_KEPT:]}
 
     def save(self) -> None:
         """Write to disk durably what is kept. Raises StoreError."""
         with self._lock:
             if self._log is not None:
-                self._log.rewrite([_to_record(*each) for each in self._reduces.items()])
+                self._log.rewrite(map(_to_record, self._reduces.values()))
 
     def shown(self, roster: Digest, start: int, stop: int) -> tuple[SignedRun, ...]:
         """Return what is kept about the elements [start, stop) in the reduce of `roster`."""
         with self._lock:
-            _, runs = self._reduces.get(roster, (0, ()))
-        return tuple(each for each in runs if each.start < stop and start < each.stop)
+            known = self._reduces.get(roster)
+        if known is None:
+            return ()
+        return tuple(each for each in known.runs if each.start < stop and start < each.stop)
 
 
-def _to_record(roster: Digest, kept: tuple[int, tuple[SignedRun, ...]]) -> bytes:
-    step, runs = kept
-    told = encode_runs(runs, bytes_max=RECORD_BYTES_MAX - 1024)
-    return pack({"roster": roster, "step": step, "runs": told})
+def _to_record(reduce: SignedReduce) -> bytes:
+    runs = encode_runs(reduce.runs, bytes_max=RECORD_BYTES_MAX - 1024)
+    return pack({"roster": reduce.roster, "step": reduce.step, "runs": runs})
 
 
-def _from_record(record: bytes) -> tuple[Digest, tuple[int, tuple[SignedRun, ...]]]:
+def _from_record(record: bytes) -> SignedReduce:
     value = unpack(record, bytes_max=RECORD_BYTES_MAX)
     told = fields(value, roster=str, step=int, runs=bytes)
     roster, step, runs = told["roster"], told["step"], told["runs"]
@@ -80,4 +89,4 @@ def _from_record(record: bytes) -> tuple[Digest, tuple[int, tuple[SignedRun, ...
     assert isinstance(runs, bytes)
     if not is_digest(roster):
         raise RemoteProtocolError("a record of signed sums is malformed")
-    return Digest(str(roster)), (step, decode_runs(runs, bytes_max=RECORD_BYTES_MAX))
+    return SignedReduce(step, Digest(str(roster)), decode_runs(runs, bytes_max=RECORD_BYTES_MAX))

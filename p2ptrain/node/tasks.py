@@ -107,6 +107,13 @@ def start_presence(nursery: trio.Nursery, context: Context) -> None:
         nursery.start_soon(task, context)
 
 
+def _serve_proofs(context: Context) -> None:
+    """From now on, show what others need to check contributions and averages."""
+    serve_claims(context)
+    serve_sketches(context)
+    serve_sums(context)
+
+
 async def run_tasks(
     context: Context, print_line: PrintLine, trainers: MakeTrainers = subprocesses
 ) -> Rejoin | None:
@@ -132,9 +139,7 @@ async def run_tasks(
     answer_punches(context)
     serve_bases(context)
     serve_history(context)
-    serve_claims(context)
-    serve_sketches(context)
-    serve_sums(context)
+    _serve_proofs(context)
     decisions.take_decisions(context)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(run_ledger_to_the_end)

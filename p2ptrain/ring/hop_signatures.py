@@ -78,7 +78,7 @@ class _Leaves:
 
 
 class HopSignatures:
-    """What one lane has signed and verified. Used by one thread.
+    """The signatures that one lane has made and verified. Used by one thread.
 
     Peers are numbered by their place in the roster. `number` is always the peer whose signature is
     due: the sender of a sum, or the owner of the part for a mean.

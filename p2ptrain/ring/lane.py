@@ -115,7 +115,7 @@ class Lane:
 
     @property
     def kept(self) -> list[SignedRun]:
-        """What this peer and others have signed. Call this when the lane has ended."""
+        """The runs that this peer and others have signed. Call this when the lane has ended."""
         return self._progress.kept
 
     @property

@@ -241,7 +241,7 @@ class LaneProgress:
 
     @property
     def kept(self) -> list[SignedRun]:
-        """What this peer and others have signed, as far as it is verified."""
+        """The runs that this peer and others have signed, as far as they are verified."""
         return [] if self._signing is None else self._signing.kept
 
     def gone(self, send: OutgoingSegment) -> None:

@@ -1,4 +1,4 @@
-"""Whoever makes a segment of an average wrong is named, and nobody else is."""
+"""A peer that makes a segment of an average wrong is named, and nobody else is."""
 
 from __future__ import annotations
 

@@ -154,8 +154,8 @@ async def _chunk_of(
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """What is wrong ("" if nothing is), and the first element that is not what it should be, or who
-    made a contribution that cannot be averaged."""
+    """The fault in words ("" if there is none), and the first wrong element, or the peer whose
+    contribution cannot be averaged."""
 
     wrong: str = ""
     element: int | None = None

@@ -19,6 +19,7 @@ import numpy as np
 import outcome
 import trio
 
+from p2ptrain.archive.kept_sums import SignedReduce
 from p2ptrain.archive.outer_step import OuterStep
 from p2ptrain.errors import ReduceAborted, StoreError
 from p2ptrain.identity import is_peer_id
@@ -263,7 +264,8 @@ async def _reduce(
         context.journal.write("exchange-connected", **where, peers=roster.peers)
         report = await _run(context, roster, request, reduce, residual, edges)
         if signing is not None and context.reduce.sums is not None:
-            context.reduce.sums.note(roster.step, signing.roster, reduce.signed())
+            made = SignedReduce(roster.step, signing.roster, reduce.signed())
+            context.reduce.sums.note(made)
         for each in report.traffic:
             context.peers.relaying.note_success(each.peer)
         # Compare while the lock is held: once it is released, θ may change.

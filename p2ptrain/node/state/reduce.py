@@ -33,7 +33,7 @@ class ReduceState:
     """The claims and stated sketches of the newest attempt, in a run with claims. Other
     participants may ask for them even after this node has finished the attempt."""
     sums: KeptSums | None = None
-    """What was signed in the newest reduces; None on a seed, and in a run without claims."""
+    """The signed sums of the newest reduces; None on a seed, and in a run without claims."""
     liars: dict[PeerId, int] = field(default_factory=dict)
     """Participants that signed a wrong sum, with the outer step of the newest one, until this node
     has accused them in an attempt."""
