@@ -133,6 +133,15 @@ def recompute(terms: AverageTerms, start: int, stop: int, contributions: Sequenc
     return bytes(made)
 
 
+def first_difference(terms: AverageTerms, start: int, expected: Bytes, update: Bytes) -> int:
+    """Return the first element of the first block that differs. Both payloads begin at element
+    `start`, have the same length, and differ."""
+    pairs = enumerate(zip(expected, update, strict=True))
+    at = next(number for number, (one, other) in pairs if one != other)
+    block = terms.codec.block
+    return start + at // terms.codec.encoded_bytes(block) * block
+
+
 @dataclass(frozen=True, slots=True)
 class ShownSum:
     """The bytes of a range in a sum that peer number `sender` has signed, or in a mean that it has

@@ -33,7 +33,7 @@ from p2ptrain.node.averages.contribution_chunks import chunk_of
 from p2ptrain.node.averages.documents import document_of
 from p2ptrain.node.averages.tracing import Named, name_liars
 from p2ptrain.node.state.context import Context
-from p2ptrain.proofs.average import NotAveraged, recompute
+from p2ptrain.proofs.average import NotAveraged, first_difference, recompute
 
 AT_ONCE = 4
 """Number of contributions that are fetched at the same time, so that checks leave the network to
@@ -174,8 +174,5 @@ def compared(
         return Compared(f"{label(peer)}: {exc.what}", named=(Named(peer, "lied", exc.what),))
     if expected == update:
         return Compared()
-    pairs = enumerate(zip(expected, update, strict=True))
-    at = next(number for number, (one, other) in pairs if one != other)
-    block = terms.codec.block
-    element = start + at // terms.codec.encoded_bytes(block) * block
+    element = first_difference(terms, start, expected, update)
     return Compared("the update does not follow from the contributions", element)

@@ -71,11 +71,7 @@ async def name_liars(
         trace = await trio.to_thread.run_sync(begin)
     except (NotAveraged, StoreError):
         return ()
-    with trio.move_on_after(TRACE_S):
-        await _follow(context, trace)
-    lies = [each for each in trace.found if each.kind == "lied"]
-    assert all(proves(trace, each) for each in lies)
-    return tuple(Named(peers[each.number], each.kind, each.what) for each in trace.found)
+    return await follow(context, trace)
 
 
 def _begun(
@@ -90,7 +86,16 @@ def _begun(
     return Trace(average.terms, peers, average.roster, place, given, update, verify)
 
 
-async def _follow(context: Context, trace: Trace) -> None:
+async def follow(context: Context, trace: Trace) -> tuple[Named, ...]:
+    """Ask the participants what was signed, and return those that are answerable."""
+    with trio.move_on_after(TRACE_S):
+        await _ask(context, trace)
+    lies = [each for each in trace.found if each.kind == "lied"]
+    assert all(proves(trace, each) for each in lies)
+    return tuple(Named(trace.peers[each.number], each.kind, each.what) for each in trace.found)
+
+
+async def _ask(context: Context, trace: Trace) -> None:
     """Ask participants until the search has ended. The owner of the part is the last one that is
     asked for its mean: every other participant has it too."""
     asked = SumsRequest(trace.roster, trace.place.start, trace.place.stop)

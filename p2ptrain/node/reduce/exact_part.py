@@ -5,9 +5,9 @@ nobody can show other numbers than those that it has claimed. Then two compariso
 
 - A statement that is not the sketch of the claimed contribution proves that its participant lies.
 - If all statements are right, but the average is not what the contributions make it, somebody has
-  replaced a sum. In a reduce with three participants or more, nobody can say who: sums are not
-  signed yet. So the attempt fails without a suspect, and the participants sit out in turn (SPEC.md,
-  S13).
+  replaced a sum, or has averaged something else than it claimed. The signed sums show who it was
+  (`node/averages/tracing`). If they do not, the attempt fails without a suspect, and the
+  participants sit out in turn (SPEC.md, S13).
 
 If both agree, only rounding made the difference. A participant that does not deliver its
 contribution in time is suspected: without it, the difference cannot be explained.
@@ -24,17 +24,20 @@ import trio
 from p2ptrain.archive.contribution_format import ContributionFormat
 from p2ptrain.archive.outer_step import OuterStep
 from p2ptrain.errors import P2PTrainError
+from p2ptrain.identity import verify
 from p2ptrain.ids import PeerId
 from p2ptrain.kernels import BadScale
 from p2ptrain.ledger.chain.values import Roster
 from p2ptrain.names import label
 from p2ptrain.node.averages.contribution_chunks import chunk_of
+from p2ptrain.node.averages.tracing import follow
 from p2ptrain.node.reduce.sketch_exchange import cuts_of
 from p2ptrain.node.state.context import Context
-from p2ptrain.proofs.average import AverageTerms, NotAveraged, recompute
+from p2ptrain.proofs.average import AverageTerms, NotAveraged, first_difference, recompute
 from p2ptrain.proofs.sketch_collection import SketchBook
 from p2ptrain.proofs.sketch_parts import sketch_of_bytes
 from p2ptrain.proofs.sketches import unit_exponent_of
+from p2ptrain.proofs.sum_tracing import Trace, place_of
 from p2ptrain.ring.wait_for import SLOWEST_BYTES_PER_S
 
 FETCH_S = 30.0
@@ -87,21 +90,52 @@ async def fault_in_part(
     encoded = codec.encoded_bytes
     found = [bytes(each) for each in given if each is not None]
 
-    def compare() -> tuple[tuple[PeerId, ...], str]:
+    terms = AverageTerms(roster.schedule, tuple(weights), outer_step.update.numel, codec)
+
+    def compare() -> tuple[tuple[PeerId, ...], str, Trace | None]:
         lying = _wrong_statements(outer_step, book, wanted, part, found)
         if lying:
             names = ", ".join(map(label, lying))
-            return lying, f"the sketch that {names} stated is not that of its contribution"
-        terms = AverageTerms(roster.schedule, tuple(weights), outer_step.update.numel, codec)
+            return lying, f"the sketch that {names} stated is not that of its contribution", None
         try:
             expected = recompute(terms, wanted.start, wanted.stop, found)
         except NotAveraged as exc:
-            return (), exc.what
-        if expected == payload[encoded(wanted.start) : encoded(wanted.stop)]:
-            return (), ""
-        return (), "the average does not follow from the contributions"
+            return (), exc.what, None
+        made = payload[encoded(wanted.start) : encoded(wanted.stop)]
+        if expected == made:
+            return (), "", None
+        trace = _trace_of(terms, book, wanted, found, expected, payload)
+        return (), "the average does not follow from the contributions", trace
 
-    return await trio.to_thread.run_sync(compare)
+    suspects, reason, trace = await trio.to_thread.run_sync(compare)
+    if trace is None:
+        return suspects, reason
+    named = await follow(context, trace)
+    told = "; ".join(each.words for each in named)
+    return tuple(each.peer for each in named), f"{reason}; {told}" if told else reason
+
+
+def _trace_of(
+    terms: AverageTerms,
+    book: SketchBook,
+    part: _Part,
+    found: Sequence[bytes],
+    expected: bytes,
+    payload: bytearray,
+) -> Trace | None:
+    """Return the search for the peer that made the first wrong segment in a part; None if the
+    segment is not completely in the part."""
+    encoded = terms.codec.encoded_bytes
+    first = encoded(part.start)
+    element = first_difference(terms, part.start, expected, payload[first : encoded(part.stop)])
+    place = place_of(terms, element)
+    segment = place.segment
+    if not part.start <= segment.start < segment.stop <= part.stop:
+        return None
+    cut = slice(segment.offset - first, segment.offset - first + segment.bytes)
+    whole = slice(segment.offset, segment.offset + segment.bytes)
+    given = [each[cut] for each in found]
+    return Trace(terms, book.peers, book.roster, place, given, bytes(payload[whole]), verify)
 
 
 def _wrong_statements(
