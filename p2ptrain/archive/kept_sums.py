@@ -46,13 +46,12 @@ class KeptSums:
         StoreError."""
         self._lock = threading.Lock()
         self._reduces: dict[Digest, SignedReduce] = {}
-        self._path, self._disk = path, disk
-        self._log: RecordLog | None = None
         try:
             self._log = RecordLog(path, disk=disk)
             self._reduces = {each.roster: each for each in map(_from_record, self._log)}
         except P2PTrainError:
-            self._reduces = {}
+            path.unlink(missing_ok=True)
+            self._log = RecordLog(path, disk=disk)
 
     def note(self, reduce: SignedReduce) -> None:
         """Keep `reduce` in memory. Forget old reduces."""
@@ -64,8 +63,7 @@ class KeptSums:
     def save(self) -> None:
         """Write to disk durably what is kept. Raises StoreError."""
         with self._lock:
-            if self._log is not None:
-                self._log.rewrite(map(_to_record, self._reduces.values()))
+            self._log.rewrite(map(_to_record, self._reduces.values()))
 
     def shown(self, roster: Digest, start: int, stop: int) -> tuple[SignedRun, ...]:
         """Return what is kept about the elements [start, stop) in the reduce of `roster`."""
