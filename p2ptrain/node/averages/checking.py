@@ -10,7 +10,7 @@ names its chunks, each by digest. So any peer may deliver them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -27,6 +27,7 @@ from p2ptrain.errors import (
     counted,
 )
 from p2ptrain.ids import PeerId
+from p2ptrain.kernels import BadScale
 from p2ptrain.ledger.chain.values import Commit, Participant
 from p2ptrain.names import label
 from p2ptrain.node.averages.contribution_chunks import chunk_of
@@ -170,9 +171,24 @@ def compared(
     try:
         expected = recompute(terms, start, stop, given)
     except NotAveraged as exc:
-        peer = peers[exc.number]
-        return Compared(f"{label(peer)}: {exc.what}", named=(Named(peer, "lied", exc.what),))
+        liars = tuple(peers[number] for number in _oversized(average, stop - start, given))
+        what = "it claimed a contribution that the run does not allow"
+        return Compared(exc.what, named=tuple(Named(peer, "lied", what) for peer in liars))
     if expected == update:
         return Compared()
     element = first_difference(terms, start, expected, update)
     return Compared("the update does not follow from the contributions", element)
+
+
+def _oversized(average: PastAverage, numel: int, given: list[bytes]) -> Iterator[int]:
+    """Yield the numbers of the participants whose contributions are malformed or beyond the bound
+    on influence. The sums of all others are never out of range. The peer at which a sum would have
+    been out of range has done nothing wrong: it may have received something else."""
+    for number, payload in enumerate(given):
+        try:
+            peak = average.terms.codec.peak(payload, numel)
+        except (BadScale, ValueError):
+            yield number
+            continue
+        if not peak <= average.outer_step.influence_max:
+            yield number

@@ -110,9 +110,10 @@ async def fault_in_part(
     suspects, reason, trace = await trio.to_thread.run_sync(compare)
     if trace is None:
         return suspects, reason
-    named = await follow(context, trace)
-    told = "; ".join(each.words for each in named)
-    return tuple(each.peer for each in named), f"{reason}; {told}" if told else reason
+    # A participant that does not show its inputs may still be in the reduce, so it is no suspect.
+    liars = [each for each in await follow(context, trace) if each.kind == "lied"]
+    told = "; ".join([reason, *(each.words for each in liars)])
+    return tuple(each.peer for each in liars), told
 
 
 def _trace_of(

@@ -59,6 +59,33 @@ async def test_first_wrong_block_of_an_average_is_found(tmp_path: Path) -> None:
             assert found.element == at // row * block
 
 
+@pytest.mark.parametrize("schedule", SCHEDULES)
+async def test_only_a_contribution_that_is_too_large_is_named(
+    tmp_path: Path, schedule: Schedule
+) -> None:
+    """The sum is out of range at another peer, which has received something else."""
+    async with rig(tmp_path, trust=CLAIMS) as r:
+        outer_step = r.context.outer_step(0)
+    codec, numel = outer_step.codec, outer_step.update.numel
+    given = []
+    for value in (1e-3, 3e38, 3e38):
+        payload = bytearray(codec.encoded_bytes(numel))
+        codec.quantise(np.full(numel, value, np.float32), payload)
+        given.append(bytes(payload))
+    average = PastAverage(
+        outer_step,
+        tuple(Participant(peer, TOKENS, 2, digest_of(peer.encode())) for peer in PEERS),
+        AverageTerms(schedule, (32, 64, 32), numel, codec),
+        *map(digest_of, (b"update", b"commit", b"roster")),
+    )
+    found = compared(average, 0, numel, given, bytes(len(given[0])))
+    assert found.element is None
+    assert [(each.peer, each.kind) for each in found.named] == [
+        (PEERS[1], "lied"),
+        (PEERS[2], "lied"),
+    ]
+
+
 async def test_document_is_shown_once_a_roster_names_its_claim(tmp_path: Path) -> None:
     async with rig(tmp_path, trust=CLAIMS, rules=policy(participants_min=1)) as r:
         context = r.context
