@@ -68,7 +68,7 @@ async def test_only_a_contribution_that_is_too_large_is_named(
         outer_step = r.context.outer_step(0)
     codec, numel = outer_step.codec, outer_step.update.numel
     given = []
-    for value in (1e-3, 3e38, 3e38):
+    for value in (1e-3, 1.2e30, 1.2e30):
         payload = bytearray(codec.encoded_bytes(numel))
         codec.quantise(np.full(numel, value, np.float32), payload)
         given.append(bytes(payload))

@@ -14,7 +14,7 @@ from p2ptrain.peers.protocol_names import SUMS_PROTOCOL
 from p2ptrain.proofs.signed_sums import SumsRequest, decode_runs
 from p2ptrain.ring import SignedRun
 from p2ptrain.store import digest_of
-from tests.node.rig import ANN, BOB, rig
+from tests.node.rig import BOB, rig
 from tests.node.swarm import CLAIMS
 
 FIRST, SECOND = (
@@ -69,7 +69,7 @@ async def test_members_are_shown_what_was_signed(tmp_path: Path) -> None:
         assert r.context.reduce.sums is not None
         r.context.reduce.sums.note(reduce(1))
         assert decode_runs(await ask(BOB.peer, asked.encode())) == (FIRST,)
-        assert await sums_of(r.context, ANN.peer, asked) == (FIRST,)
+        assert await sums_of(r.context, r.context.me, asked) == (FIRST,)
         with pytest.raises(RemoteProtocolError):
             await ask(BOB.peer, b"no request")
         with pytest.raises(TryLater):
