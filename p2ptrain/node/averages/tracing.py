@@ -19,7 +19,7 @@ from p2ptrain.archive.contribution_format import ContributionFormat
 from p2ptrain.archive.past_average import PastAverage
 from p2ptrain.errors import P2PTrainError, StoreError
 from p2ptrain.identity import verify
-from p2ptrain.ids import PeerId
+from p2ptrain.ids import Digest, PeerId
 from p2ptrain.names import label
 from p2ptrain.node.averages.contribution_chunks import chunk_of
 from p2ptrain.node.averages.documents import document_of
@@ -110,6 +110,21 @@ async def _ask(context: Context, trace: Trace) -> None:
         trace.take_inputs(number, await sums_of(context, trace.peers[number], asked))
 
 
+async def segment_of(
+    context: Context, contribution: Digest, format: ContributionFormat, place: SegmentPlace
+) -> bytes:
+    """Return a segment of a contribution. Raises P2PTrainError: it is not available."""
+    segment = place.segment
+    numbers = [
+        number
+        for number in range(format.chunks)
+        if format.elements(number)[0] < segment.stop and format.elements(number)[1] > segment.start
+    ]
+    chunks = [await chunk_of(context, contribution, format, number) for number in numbers]
+    first = segment.offset - numbers[0] * format.chunk_bytes
+    return b"".join(chunks)[first : first + segment.bytes]
+
+
 async def _contributions(
     context: Context,
     average: PastAverage,
@@ -118,23 +133,12 @@ async def _contributions(
 ) -> tuple[list[bytes], list[PeerId]]:
     """Return this segment of all contributions, and the participants whose contribution nobody
     sends."""
-    segment, format = place.segment, formats[0]
-    numbers = [
-        number
-        for number in range(format.chunks)
-        if format.elements(number)[0] < segment.stop and format.elements(number)[1] > segment.start
-    ]
-    skipped = numbers[0] * format.chunk_bytes
     given: list[bytes] = []
     lacking: list[PeerId] = []
     for each, about in zip(formats, average.participants, strict=True):
         try:
             claim = await document_of(context, average.step, about)
-            get = partial(chunk_of, context, claim.contribution, each)
-            whole = b"".join([await get(number) for number in numbers])
+            given.append(await segment_of(context, claim.contribution, each, place))
         except P2PTrainError:
             lacking.append(each.peer)
-            continue
-        first = segment.offset - skipped
-        given.append(whole[first : first + segment.bytes])
     return given, lacking

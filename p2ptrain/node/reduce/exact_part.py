@@ -30,14 +30,14 @@ from p2ptrain.kernels import BadScale
 from p2ptrain.ledger.chain.values import Roster
 from p2ptrain.names import label
 from p2ptrain.node.averages.contribution_chunks import chunk_of
-from p2ptrain.node.averages.tracing import follow
+from p2ptrain.node.averages.tracing import Named, follow, segment_of
 from p2ptrain.node.reduce.sketch_exchange import cuts_of
 from p2ptrain.node.state.context import Context
 from p2ptrain.proofs.average import AverageTerms, NotAveraged, first_difference, recompute
 from p2ptrain.proofs.sketch_collection import SketchBook
 from p2ptrain.proofs.sketch_parts import sketch_of_bytes
 from p2ptrain.proofs.sketches import unit_exponent_of
-from p2ptrain.proofs.sum_tracing import Trace, place_of
+from p2ptrain.proofs.sum_tracing import SegmentPlace, Trace, place_of
 from p2ptrain.ring.wait_for import SLOWEST_BYTES_PER_S
 
 FETCH_S = 30.0
@@ -92,7 +92,7 @@ async def fault_in_part(
 
     terms = AverageTerms(roster.schedule, tuple(weights), outer_step.update.numel, codec)
 
-    def compare() -> tuple[tuple[PeerId, ...], str, Trace | None]:
+    def compare() -> tuple[tuple[PeerId, ...], str, int | None]:
         lying = _wrong_statements(outer_step, book, wanted, part, found)
         if lying:
             names = ", ".join(map(label, lying))
@@ -104,39 +104,40 @@ async def fault_in_part(
         made = payload[encoded(wanted.start) : encoded(wanted.stop)]
         if expected == made:
             return (), "", None
-        trace = _trace_of(terms, book, wanted, found, expected, payload)
-        return (), "the average does not follow from the contributions", trace
+        element = first_difference(terms, wanted.start, expected, made)
+        return (), "the average does not follow from the contributions", element
 
-    suspects, reason, trace = await trio.to_thread.run_sync(compare)
-    if trace is None:
+    suspects, reason, element = await trio.to_thread.run_sync(compare)
+    if element is None:
         return suspects, reason
-    # A participant that does not show its inputs may still be in the reduce, so it is no suspect.
-    liars = [each for each in await follow(context, trace) if each.kind == "lied"]
+    liars = await _liars(context, terms, book, formats, payload, place_of(terms, element))
     told = "; ".join([reason, *(each.words for each in liars)])
     return tuple(each.peer for each in liars), told
 
 
-def _trace_of(
+async def _liars(
+    context: Context,
     terms: AverageTerms,
     book: SketchBook,
-    part: _Part,
-    found: Sequence[bytes],
-    expected: bytes,
+    formats: Sequence[ContributionFormat],
     payload: bytearray,
-) -> Trace | None:
-    """Return the search for the peer that made the first wrong segment in a part; None if the
-    segment is not completely in the part."""
-    encoded = terms.codec.encoded_bytes
-    first = encoded(part.start)
-    element = first_difference(terms, part.start, expected, payload[first : encoded(part.stop)])
-    place = place_of(terms, element)
-    segment = place.segment
-    if not part.start <= segment.start < segment.stop <= part.stop:
-        return None
-    cut = slice(segment.offset - first, segment.offset - first + segment.bytes)
-    whole = slice(segment.offset, segment.offset + segment.bytes)
-    given = [each[cut] for each in found]
-    return Trace(terms, book.peers, book.roster, place, given, bytes(payload[whole]), verify)
+    place: SegmentPlace,
+) -> list[Named]:
+    """Return the participants that signed a wrong sum of this segment. A participant that does not
+    show its inputs may still be in the reduce, so it is no suspect."""
+    segment, given = place.segment, []
+    try:
+        for format in formats:
+            contribution = book.contribution(format.peer)
+            given.append(await segment_of(context, contribution, format, place))
+    except P2PTrainError:
+        return []
+    update = bytes(payload[segment.offset : segment.offset + segment.bytes])
+    try:
+        trace = Trace(terms, book.peers, book.roster, place, given, update, verify)
+    except NotAveraged:
+        return []
+    return [each for each in await follow(context, trace) if each.kind == "lied"]
 
 
 def _wrong_statements(
