@@ -32,7 +32,8 @@ from p2ptrain.ledger.chain.values import Commit, Participant
 from p2ptrain.names import label
 from p2ptrain.node.averages.contribution_chunks import chunk_of
 from p2ptrain.node.averages.documents import document_of
-from p2ptrain.node.averages.tracing import Named, name_liars
+from p2ptrain.node.averages.signed_sums import Named
+from p2ptrain.node.averages.tracing import name_liars
 from p2ptrain.node.state.context import Context
 from p2ptrain.proofs.average import NotAveraged, first_difference, recompute
 

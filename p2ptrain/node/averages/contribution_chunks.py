@@ -16,6 +16,7 @@ from p2ptrain.errors import RemoteProtocolError, StoreError, counted
 from p2ptrain.ids import Digest
 from p2ptrain.node.outer_state import fetch
 from p2ptrain.node.state.context import Context
+from p2ptrain.proofs.sum_tracing import SegmentPlace
 
 MISSING_S = 5.0
 """Seconds after which a chunk that nobody sends counts as missing, at the next failed try. It is so
@@ -46,6 +47,21 @@ async def chunk_of(
     if len(data) != manifest.chunk_size(number):
         raise RemoteProtocolError("its contribution has a chunk of a wrong length")
     return data
+
+
+async def segment_of(
+    context: Context, contribution: Digest, format: ContributionFormat, place: SegmentPlace
+) -> bytes:
+    """Return a segment of a contribution. Raises P2PTrainError: it is not available."""
+    segment = place.segment
+    numbers = [
+        number
+        for number in range(format.chunks)
+        if format.elements(number)[0] < segment.stop and format.elements(number)[1] > segment.start
+    ]
+    chunks = [await chunk_of(context, contribution, format, number) for number in numbers]
+    first = segment.offset - numbers[0] * format.chunk_bytes
+    return b"".join(chunks)[first : first + segment.bytes]
 
 
 async def _fetched(context: Context, digest: Digest, limit_s: float) -> None:

@@ -6,7 +6,7 @@ nobody can show other numbers than those that it has claimed. Then two compariso
 - A statement that is not the sketch of the claimed contribution proves that its participant lies.
 - If all statements are right, but the average is not what the contributions make it, somebody has
   replaced a sum, or has averaged something else than it claimed. The signed sums show who it was
-  (`node/averages/tracing`). If they do not, the attempt fails without a suspect, and the
+  (`node/averages/signed_sums`). If they do not, the attempt fails without a suspect, and the
   participants sit out in turn (SPEC.md, S13).
 
 If both agree, only rounding made the difference. A participant that does not deliver its
@@ -29,8 +29,8 @@ from p2ptrain.ids import PeerId
 from p2ptrain.kernels import BadScale
 from p2ptrain.ledger.chain.values import Roster
 from p2ptrain.names import label
-from p2ptrain.node.averages.contribution_chunks import chunk_of
-from p2ptrain.node.averages.tracing import Named, follow, segment_of
+from p2ptrain.node.averages.contribution_chunks import chunk_of, segment_of
+from p2ptrain.node.averages.signed_sums import Named, follow
 from p2ptrain.node.reduce.sketch_exchange import cuts_of
 from p2ptrain.node.state.context import Context
 from p2ptrain.proofs.average import AverageTerms, NotAveraged, first_difference, recompute
