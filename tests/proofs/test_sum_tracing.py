@@ -241,7 +241,7 @@ def test_bytes_that_differ_from_the_signed_ones_abort_the_reduce(
 ) -> None:
     """The sender of the bytes is blamed, also if it only forwards a mean."""
     request, liar = request_of(schedule, 5, "fp32", 5), 2
-    done = []
+    done: list[OutgoingSegment] = []
 
     def tamper(sender: int, send: OutgoingSegment, body: bytes) -> bytes:
         if (sender, send.kind) != (liar, kind) or done:
