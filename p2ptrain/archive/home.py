@@ -38,6 +38,7 @@ class Home:
         self.ledger: Final = root / "ledger.log"  # certified entries
         self.votes: Final = root / "votes.log"  # the promises and votes of this node
         self.claims: Final = root / "claims.log"  # this node's claims about its contributions
+        self.sums: Final = root / "sums.log"  # what was signed in the newest reduces
         self.evidence: Final = root / "evidence.log"  # proofs that a voter lied
         self.store: Final = root / "store"  # chunks, snapshots, updates
         self.inner: Final = root / "inner"  # the trainer's optimizer state, 8 bytes per parameter

@@ -23,7 +23,8 @@ from p2ptrain.store import BlobReader
 @dataclass(frozen=True, slots=True)
 class PastAverage:
     """The average of outer step `outer_step.step`, whose participants have claims. `beacon` is the
-    digest of the Commit entry, which nobody knew when the claims were made.
+    digest of the Commit entry, which nobody knew when the claims were made. `roster` is the digest
+    of the Roster entry that opened the reduce, which the participants' signatures name.
     """
 
     outer_step: OuterStep
@@ -31,6 +32,7 @@ class PastAverage:
     terms: AverageTerms
     update: Digest
     beacon: Digest
+    roster: Digest
 
     @property
     def step(self) -> int:
@@ -70,7 +72,9 @@ def past_average(
         outer_step.update.numel,
         outer_step.codec,
     )
-    return PastAverage(outer_step, participants, terms, value.update, closing.entry.digest)
+    # A Commit follows the roster that opened the reduce.
+    about = closing.entry.digest, closing.entry.parent
+    return PastAverage(outer_step, participants, terms, value.update, *about)
 
 
 def _weights(

@@ -15,8 +15,9 @@ from p2ptrain.cli.rendering import show_error
 from p2ptrain.errors import P2PTrainError, StoreError, TryLater, counted
 from p2ptrain.suggested_command import to_paste
 
-CHUNK_S = 30.0
-"""Deadline in seconds for one chunk. The node's own deadlines are shorter."""
+CHUNK_S = 120.0
+"""Deadline in seconds for one chunk. The node's own deadlines are shorter, also if it asks for
+signed sums because the chunk is wrong."""
 
 
 def verify_average(home: Path, step: int, chunks: int, *, as_json: bool) -> None:
@@ -64,7 +65,7 @@ def _error_of(home: Path, step: int, found: list[dict[str, Any]]) -> P2PTrainErr
             f"the average of outer step {step} is wrong",
             code="AVERAGE-WRONG",
             evidence=wrong,
-            likely="a participant replaced a sum or a mean during the exchange",
+            likely="a participant replaced a sum, or averaged something else than it claimed",
             do="show this to the run's organiser",
         )
     if missing := [each["words"] for each in found if each["missing"]]:

@@ -288,8 +288,8 @@ AUDIT-DIFFERS: The run's updates do not lead to a snapshot that a majority of it
 AUDIT-PARTIAL: The replayed part is correct, but this home does not hold the rest. Fetch the rest,
     or verify in a home where everything is kept.
 AVERAGE-WRONG: The update of an outer step is not what its participants' contributions make it, so a
-    participant lied. All nodes still have the same weights. p2ptrain verify --average STEP checks
-    more of it. Tell the organiser.
+    participant lied. Its own signature names it, if it can be named. All nodes still have the same
+    weights. p2ptrain verify --average STEP checks more of it. Tell the organiser.
 AVERAGE-UNKNOWN: The ledger no longer says how the participants were weighted. Check a newer step.
 AVERAGE-PARTIAL: The checked chunks are right, but some contributions could not be fetched.
     Contributions are kept for two outer steps, by their peers only.

@@ -11,6 +11,7 @@ import trio
 
 from p2ptrain.archive.amendments import Amendments
 from p2ptrain.archive.chain_log import Origin
+from p2ptrain.archive.kept_sums import KeptSums
 from p2ptrain.archive.ledger_on_disk import open_ledger
 from p2ptrain.archive.outer_step import OuterSteps
 from p2ptrain.archive.own_claims import OwnClaims
@@ -115,7 +116,7 @@ async def assembled(around: Surroundings) -> AsyncIterator[Context]:
             trainer=TrainerState(
                 ValidationTally(data.validation_blocks, data.block_tokens), arena, claims=claims
             ),
-            reduce=ReduceState(),
+            reduce=ReduceState(sums=None if claims is None else _sums(around)),
             alerts=alerts,
             state=state,
             own_heartbeat=own_heartbeat,
@@ -170,6 +171,10 @@ def _claims(stack: ExitStack, around: Surroundings) -> OwnClaims | None:
     claims = OwnClaims(around.home.claims, around.identity, around.disk)
     stack.callback(claims.close)
     return claims
+
+
+def _sums(around: Surroundings) -> KeptSums:
+    return KeptSums(around.home.sums, around.disk)
 
 
 def _ledger(

@@ -13,6 +13,7 @@ from p2ptrain.ledger.messages.effects import Rejoin
 from p2ptrain.ledger.messages.peer_reports import Ready
 from p2ptrain.node.averages.check_task import check_averages
 from p2ptrain.node.averages.documents import serve_claims
+from p2ptrain.node.averages.signed_sums import serve_sums
 from p2ptrain.node.consensus.ledger_task import run_ledger
 from p2ptrain.node.consensus.pruning import notice_pruned
 from p2ptrain.node.control.finishing import leave_when_finished
@@ -106,6 +107,13 @@ def start_presence(nursery: trio.Nursery, context: Context) -> None:
         nursery.start_soon(task, context)
 
 
+def _serve_proofs(context: Context) -> None:
+    """From now on, show what others need to check contributions and averages."""
+    serve_claims(context)
+    serve_sketches(context)
+    serve_sums(context)
+
+
 async def run_tasks(
     context: Context, print_line: PrintLine, trainers: MakeTrainers = subprocesses
 ) -> Rejoin | None:
@@ -131,8 +139,7 @@ async def run_tasks(
     answer_punches(context)
     serve_bases(context)
     serve_history(context)
-    serve_claims(context)
-    serve_sketches(context)
+    _serve_proofs(context)
     decisions.take_decisions(context)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(run_ledger_to_the_end)

@@ -40,6 +40,9 @@ CLAIM_ASK_BYTES_MAX = 64
 SKETCH_PROTOCOL = "/p2ptrain/sketch/1"
 """Two participants of an open reduce swap claims and stated sketches; see `sketch_messages`."""
 
+SUMS_PROTOCOL = "/p2ptrain/sums/1"
+"""Asks a participant of a finished reduce for the sums that were signed to it."""
+
 BASE_PROTOCOL = "/p2ptrain/base/1"
 """Asks for a base: the ledger's state at a checkpoint, from which a newcomer starts instead of from
 the first entry. The newcomer's user has named the checkpoint, because the user trusts it."""

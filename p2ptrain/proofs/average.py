@@ -20,8 +20,9 @@ peer's own contribution and from the sums that it received:
 
 Only a peer itself decides which inputs it shows, so no other peer can make its output look wrong.
 This module does not check digests and signatures; the caller does that first. Nodes call
-`recompute` after each outer step (`p2ptrain/node/averages`). No node calls `judge` yet, because
-sums are not signed.
+`recompute` after each outer step (`p2ptrain/node/averages`). If the bytes differ, they follow the
+digests that the peers have signed (`sum_tracing`), which needs no bytes of sums. `judge` is the
+same for somebody who has these bytes.
 """
 
 from __future__ import annotations
@@ -128,8 +129,17 @@ def recompute(terms: AverageTerms, start: int, stop: int, contributions: Sequenc
     for part, low, high in runs:
         cut = slice(encoded_bytes(low - start), encoded_bytes(high - start))
         given = [memoryview(each)[cut] for each in contributions]
-        made += _Hops(terms, part, high - low).mean(given)
+        made += SegmentHops(terms, part, high - low).mean(given)
     return bytes(made)
+
+
+def first_difference(terms: AverageTerms, start: int, expected: Bytes, update: Bytes) -> int:
+    """Return the first element of the first block that differs. Both payloads begin at element
+    `start`, have the same length, and differ."""
+    pairs = enumerate(zip(expected, update, strict=True))
+    at = next(number for number, (one, other) in pairs if one != other)
+    block = terms.codec.block
+    return start + at // terms.codec.encoded_bytes(block) * block
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,11 +188,8 @@ def judge(
     Raises:
         NotAveraged, LocalProtocolError: as in `recompute`, or the range lies in several parts.
     """
-    runs = list(terms.runs(start, stop))
-    if len(runs) != 1:
-        raise LocalProtocolError("a range that is judged must lie in one part")
+    hops = SegmentHops.of(terms, start, stop)
     _check_contributions(terms, start, stop, contributions)
-    hops = _Hops(terms, runs[0][0], stop - start)
     honest = hops.outputs(contributions)
     outputs: dict[int, set[bytes]] = {number: set() for number in hops.order}
     received: dict[tuple[int, int], bytes] = {}
@@ -204,8 +211,8 @@ def judge(
     return Judgement(tuple(findings), unattributed)
 
 
-class _Hops:
-    """The arithmetic of the peers on one range of one part."""
+class SegmentHops:
+    """The arithmetic of the peers on one range of one part, of `numel` elements."""
 
     def __init__(self, terms: AverageTerms, part: int, numel: int) -> None:
         self._terms = terms
@@ -214,6 +221,15 @@ class _Hops:
         self.owner = owner_of(terms.schedule, terms.peers, part)
         self.order = contributors(terms.schedule, terms.peers, part, self.owner)[::-1]
         """All peers. A peer comes after the peers that send it sums."""
+
+    @classmethod
+    def of(cls, terms: AverageTerms, start: int, stop: int) -> SegmentHops:
+        """Return the arithmetic for the elements [start, stop), which lie in one part. Raises
+        LocalProtocolError: they do not."""
+        runs = list(terms.runs(start, stop))
+        if len(runs) != 1:
+            raise LocalProtocolError("a range that is judged must lie in one part")
+        return cls(terms, runs[0][0], stop - start)
 
     def children(self, number: int) -> tuple[int, ...]:
         """Return the peers that send sums to peer `number`, in the order of addition."""

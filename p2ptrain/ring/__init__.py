@@ -5,6 +5,7 @@ plan                            the bytes that each peer sends, and to whom (pur
 streams_for                     the number of connections between two neighbours (pure)
 Difference, Contribution        what a peer contributes: fp32 in memory, or quantised bytes
 ReduceRequest, Reduce           one attempt: `run` it in one thread, `abort` it from any thread
+Signing, SignedRun              how peers sign their sums, and what they have signed
 ReduceStatistics                timings and traffic of a completed reduce
 contribution_peak               the largest magnitude of our own contribution
 mean_max                        the largest magnitude that a mean may have
@@ -14,6 +15,7 @@ residual_max                    the largest rounding error that a peer may add t
 from __future__ import annotations
 
 from p2ptrain.ring.arrangement import NEIGHBOURS_MAX, Arrangement, Paths, arrangement
+from p2ptrain.ring.hop_signatures import LEAF_BYTES, SIGNATURE_BYTES, SignedRun, Signing
 from p2ptrain.ring.influence import contribution_peak, mean_max, residual_max
 from p2ptrain.ring.plan import ReducePlan, Segment, plan
 from p2ptrain.ring.reduce import Links, Reduce
@@ -24,8 +26,10 @@ from p2ptrain.ring.source import Contribution, Difference, Source, quantised_onc
 from p2ptrain.ring.streams import streams_for
 
 __all__ = [
+    "LEAF_BYTES",
     "NEIGHBOURS_MAX",
     "SCHEDULES",
+    "SIGNATURE_BYTES",
     "SILENCE_S",
     "Arrangement",
     "Contribution",
@@ -40,6 +44,8 @@ __all__ = [
     "Route",
     "Schedule",
     "Segment",
+    "SignedRun",
+    "Signing",
     "Source",
     "Traffic",
     "arrangement",

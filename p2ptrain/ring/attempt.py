@@ -9,6 +9,7 @@ from p2ptrain.ids import PeerId
 from p2ptrain.names import label
 from p2ptrain.ring.arithmetic import Arithmetic
 from p2ptrain.ring.blame import Blame, SharedVerdict
+from p2ptrain.ring.hop_signatures import Signing
 from p2ptrain.ring.plan import ReducePlan
 from p2ptrain.ring.request import ReduceRequest
 from p2ptrain.ring.wire import Header, Kind
@@ -28,6 +29,8 @@ class Attempt:
     share: UplinkShare | None
     """The share of a rate-limited uplink; None if the uplink is not limited."""
     grace_s: float = GRACE_S
+    signing: Signing | None = None
+    """Signs and verifies sums and means; None if the peers of this reduce do not sign."""
 
     def peer(self, number: int) -> PeerId:
         return self.request.peers[number]

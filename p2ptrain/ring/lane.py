@@ -22,13 +22,22 @@ from p2ptrain.errors import PeerError, RemoteProtocolError
 from p2ptrain.ring.abort import abort_reason, tell_neighbours
 from p2ptrain.ring.attempt import Attempt
 from p2ptrain.ring.blame import Blamed
+from p2ptrain.ring.hop_signatures import SignedRun
 from p2ptrain.ring.lane_progress import LaneProgress
 from p2ptrain.ring.link import Link
 from p2ptrain.ring.neighbour import Connection, Neighbour
+from p2ptrain.ring.plan import Segment
 from p2ptrain.ring.request import Traffic
 from p2ptrain.ring.wait_for import Wait, WaitForGraph
 from p2ptrain.ring.watch import NEWS_S, SECOND_OPINION_S, NeighbourWatch
-from p2ptrain.ring.wire import ABORT_BYTES_MAX, HEADER_BYTES, Header, Kind, decode_blame
+from p2ptrain.ring.wire import (
+    ABORT_BYTES_MAX,
+    HEADER_BYTES,
+    SIGNATURES,
+    Header,
+    Kind,
+    decode_blame,
+)
 
 _READ = select.POLLIN
 _WRITE = select.POLLOUT
@@ -103,6 +112,11 @@ class Lane:
             )
             for each in self._neighbours.values()
         ]
+
+    @property
+    def kept(self) -> list[SignedRun]:
+        """The runs that this peer and others have signed. Call this when the lane has ended."""
+        return self._progress.kept
 
     @property
     def finished(self) -> bool:
@@ -220,10 +234,18 @@ class Lane:
             now, wait = time.monotonic(), Wait(header.part, header.index)
             if header.kind is Kind.DONE:
                 connection.heard_done = True
+                self._check_complete(neighbour)
             elif self._waits.note_wait(neighbour.number, wait, now):
                 self.watch.look_at = min(self.watch.look_at, now + NEWS_S)
         else:
             connection.arrival = self._progress.claim(header, neighbour.number)
+
+    def _check_complete(self, neighbour: Neighbour) -> None:
+        """Raise RemoteProtocolError if a neighbour that has ended all connections has not sent
+        everything, for example a signature."""
+        ended = all(each.heard_done for each in neighbour.connections)
+        if ended and self._progress.left_to_come[neighbour.number]:
+            raise RemoteProtocolError("it did not send all segments or signatures")
 
     def _receive_blame(self, connection: Connection, header: Header) -> None:
         """Read an ABORT. It is short, so the neighbour must complete it quickly."""
@@ -239,7 +261,7 @@ class Lane:
         arrival = connection.arrival
         assert arrival is not None
         connection.arrival = connection.place = None
-        self.payload_bytes += arrival.segment.bytes
+        self._count(arrival.kind, arrival.segment)
         begun = time.monotonic()
         for send in self._progress.arrived(arrival):
             heapq.heappush(self._neighbours[send.to].ready, send)
@@ -268,13 +290,15 @@ class Lane:
                 neighbour.sending_s += now - neighbour.busy_since
             if connection.going is not None:
                 self._progress.gone(connection.going)
-                self.payload_bytes += connection.going.segment.bytes
+                self._count(connection.going.kind, connection.going.segment)
                 connection.going = None
 
     def _start(self, neighbour: Neighbour, connection: Connection) -> None:
         send = heapq.heappop(neighbour.ready)
         begun = time.monotonic()
         body = self._progress.body(send)
+        for signature in self._progress.signed_by(send):
+            heapq.heappush(self._neighbours[signature.to].ready, signature)
         self.arithmetic_s += time.monotonic() - begun
         connection.going = send
         if neighbour.tickets:
@@ -295,6 +319,10 @@ class Lane:
             neighbour.busy_since = connection.took_at
         header = self._attempt.header(kind, connection.stream, part, index, len(body))
         connection.link.start(header, body)
+
+    def _count(self, kind: Kind, segment: Segment) -> None:
+        if kind not in SIGNATURES:
+            self.payload_bytes += segment.bytes
 
     def _rate_allows(self, neighbour: Neighbour) -> bool:
         """Return whether the uplink's rate limit allows sending the next segment now. Request

@@ -8,19 +8,22 @@ time; the caller transfers the bytes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ring.arithmetic import Accumulator
 from p2ptrain.ring.attempt import Attempt
+from p2ptrain.ring.hop_signatures import SIGNATURE_BYTES, HopSignatures, SignedRun
 from p2ptrain.ring.plan import Segment
-from p2ptrain.ring.schedules import Route, accumulates
-from p2ptrain.ring.wire import Header, Kind
+from p2ptrain.ring.schedules import Route, accumulates, owner_of
+from p2ptrain.ring.wire import SIGNATURES, Header, Kind
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class OutgoingSegment:
-    """A segment that may be sent. A heap puts the segment with the most hops left first."""
+    """A segment that may be sent, or a signature. A heap puts the segment with the most hops left
+    first."""
 
     hop: int
     """The number of hops that the segment's sum or mean has made so far."""
@@ -33,7 +36,7 @@ class OutgoingSegment:
 
 @dataclass(frozen=True, slots=True)
 class IncomingSegment:
-    """A segment that neighbour number `sender` is sending."""
+    """A segment, or a signature, that neighbour number `sender` is sending."""
 
     sender: int
     kind: Kind
@@ -45,9 +48,21 @@ class LaneProgress:
 
     def __init__(self, attempt: Attempt, number: int) -> None:
         self._arithmetic = attempt.arithmetic
+        self._me = attempt.request.me
         self._peers = attempt.request.peers
         self._routes = attempt.plan.routes
         self._runs = attempt.plan.lanes[number]
+        peers = len(self._peers)
+        self._owners = [
+            owner_of(attempt.request.schedule, peers, part) for part in range(len(self._runs))
+        ]
+        self._signing = None
+        if attempt.signing is not None:
+            about = self._peers, self._routes, self._runs
+            self._signing = HopSignatures(attempt.signing, *about)
+        self._signatures: dict[tuple[Kind, int, int], bytearray] = {}
+        """Signatures: those that arrive, by kind, part and sender, and those that we send, with our
+        own number."""
         self._accumulators: dict[bool, Accumulator] = {}
         """The accumulators: `True` for our own part, `False` for the parts that we collect for
         others. Each is created when it is first needed.
@@ -71,7 +86,7 @@ class LaneProgress:
         self.left_to_pass_on: dict[int, int] = dict.fromkeys(attempt.plan.neighbours, 0)
         """Segments still to be received that we have to forward or add to, by neighbour."""
         for route, run in zip(self._routes, self._runs, strict=True):
-            self._count(route, len(run))
+            self._count(route, len(run) + (1 if run and self._signing else 0))
         self._left = sum(self.left_to_come.values()) + sum(self.left_to_go.values())
 
     @property
@@ -100,13 +115,12 @@ class LaneProgress:
         """
         part, index = header.part, header.index
         route = self._routes[part] if part < len(self._routes) else None
-        if route is None or sender not in (
-            route.sums_from if header.kind is Kind.SUM else (route.mean_from,)
-        ):
+        is_sum = header.kind in (Kind.SUM, Kind.SUM_SIGNED)
+        if route is None or sender not in (route.sums_from if is_sum else (route.mean_from,)):
             raise RemoteProtocolError(
                 f"this peer must not send this node a {header.kind.name.lower()} of part {part}"
             )
-        run = self._runs[part]
+        run = self._segments(header.kind, part)
         claim = (header.kind, part, index, sender)
         if index >= len(run) or claim in self._claimed:
             raise RemoteProtocolError(
@@ -125,6 +139,10 @@ class LaneProgress:
     def place(self, arrival: IncomingSegment) -> memoryview | None:
         """Return the buffer for the bytes; None if other segments must be received first."""
         segment, route = arrival.segment, self._routes[arrival.segment.part]
+        if arrival.kind in SIGNATURES:
+            signature = bytearray(SIGNATURE_BYTES)
+            self._signatures[arrival.kind, segment.part, arrival.sender] = signature
+            return memoryview(signature)
         if arrival.kind is Kind.MEAN:
             return self._arithmetic.place(segment)
         if len(route.sums_from) == 1:
@@ -150,16 +168,37 @@ class LaneProgress:
         )
 
     def arrived(self, arrival: IncomingSegment) -> list[OutgoingSegment]:
-        """Process a segment that has been received. Return the segments that may be sent now.
+        """Process a segment that has been received. Return what may be sent now.
 
         Raises Blamed.
         """
-        segment, sender = arrival.segment, self._peers[arrival.sender]
-        route = self._routes[segment.part]
+        segment, route = arrival.segment, self._routes[arrival.segment.part]
+        is_sum = arrival.kind in (Kind.SUM, Kind.SUM_SIGNED)
         self._sums_left -= arrival.kind is Kind.SUM
         self.left_to_come[arrival.sender] -= 1
-        self.left_to_pass_on[arrival.sender] -= bool(arrival.kind is Kind.SUM or route.means_to)
+        self.left_to_pass_on[arrival.sender] -= bool(is_sum or route.means_to)
         self._left -= 1
+        if self._signing is None:
+            return self._processed(arrival, route)
+        if arrival.kind in SIGNATURES:
+            return self._signed(self._signing, arrival, route)
+        # Hash the sum before ours is added to it, in the same place.
+        number = arrival.sender if is_sum else self._owners[segment.part]
+        arrived = self.place(arrival)
+        assert arrived is not None
+        verified = self._signing.arrived(number, segment.part, segment.index, arrived)
+        found = self._processed(arrival, route)
+        if is_sum and arrival.sender == route.sums_from[-1]:
+            place = self._arithmetic.place(segment)
+            self._signing.made(self._me, segment.part, segment.index, place)
+        mean = not is_sum
+        if mean and not verified:
+            return found
+        return found + self._due(self._signing, route, segment.part, mean=mean)
+
+    def _processed(self, arrival: IncomingSegment, route: Route) -> list[OutgoingSegment]:
+        """Do the arithmetic of a segment. Return the segments that may be sent now."""
+        segment, sender = arrival.segment, self._peers[arrival.sender]
         if arrival.kind is Kind.MEAN:
             self._arithmetic.accept(segment, sender)
         elif len(route.sums_from) == 1:
@@ -185,9 +224,25 @@ class LaneProgress:
 
         Raises Blamed.
         """
+        if send.kind in SIGNATURES:
+            return memoryview(self._signatures[send.kind, send.part, self._me])
+        place = self._arithmetic.place(send.segment)
         if send.kind is Kind.SUM and not self._routes[send.part].sums_from:
             self._arithmetic.contribute(send.segment)
-        return self._arithmetic.place(send.segment)
+            if self._signing is not None:
+                self._signing.made(self._me, send.part, send.index, place)
+        return place
+
+    def signed_by(self, send: OutgoingSegment) -> list[OutgoingSegment]:
+        """Return our signature if it has become due because the bytes of `send` were computed."""
+        if self._signing is None or send.kind is not Kind.SUM:
+            return []
+        return self._due(self._signing, self._routes[send.part], send.part)
+
+    @property
+    def kept(self) -> list[SignedRun]:
+        """The runs that this peer and others have signed, as far as they are verified."""
+        return [] if self._signing is None else self._signing.kept
 
     def gone(self, send: OutgoingSegment) -> None:
         """Record that a segment has been sent completely. If it was a sum, its mean may now arrive
@@ -197,6 +252,47 @@ class LaneProgress:
         self._left -= 1
         if send.kind is Kind.SUM:
             self._sums_gone.add((send.part, send.index))
+
+    def _signed(
+        self, signing: HopSignatures, arrival: IncomingSegment, route: Route
+    ) -> list[OutgoingSegment]:
+        """Process a signature that has arrived. Return the signatures that may be sent now."""
+        part, sender = arrival.segment.part, self._peers[arrival.sender]
+        number = arrival.sender if arrival.kind is Kind.SUM_SIGNED else self._owners[part]
+        signature = bytes(self._signatures[arrival.kind, part, arrival.sender])
+        if not signing.signed(number, part, signature, sender):
+            return []
+        return self._due(signing, route, part, mean=arrival.kind is Kind.MEAN_SIGNED)
+
+    def _due(
+        self, signing: HopSignatures, route: Route, part: int, *, mean: bool = False
+    ) -> list[OutgoingSegment]:
+        """Return the signatures that may be sent now for a part: our own, or with `mean` that of
+        its owner, which has just been verified."""
+        if mean:
+            signature: bytes | None = signing.signature(self._owners[part], part)
+        else:
+            signature = signing.own(self._me, part)
+        if signature is None:
+            return []
+        is_mean = mean or route.owned
+        kind = Kind.MEAN_SIGNED if is_mean else Kind.SUM_SIGNED
+        hop, receivers = route.mean_hop, route.means_to
+        if not is_mean:
+            assert route.sum_to is not None
+            hop, receivers = route.sum_hop, (route.sum_to,)
+        self._signatures[kind, part, self._me] = bytearray(signature)
+        segment = self._segments(kind, part)[0]
+        return [OutgoingSegment(hop, 0, part, to, kind, segment) for to in receivers]
+
+    def _segments(self, kind: Kind, part: int) -> Sequence[Segment]:
+        """Return the segments of a part, or what stands for them if `kind` is a signature."""
+        run = self._runs[part]
+        if kind not in SIGNATURES:
+            return run
+        if not run or self._signing is None:
+            return ()
+        return (Segment(part, 0, run[0].start, run[-1].stop, 0, SIGNATURE_BYTES),)
 
     def _sum(self, route: Route, segment: Segment) -> OutgoingSegment:
         assert route.sum_to is not None

@@ -23,6 +23,7 @@ from p2ptrain.ids import PeerId
 from p2ptrain.ring.arithmetic import Arithmetic
 from p2ptrain.ring.attempt import GRACE_S, Attempt
 from p2ptrain.ring.blame import Blame, Blamed, SharedVerdict
+from p2ptrain.ring.hop_signatures import SignedRun, Signing
 from p2ptrain.ring.lane import Lane
 from p2ptrain.ring.request import ReduceRequest, ReduceStatistics, Traffic
 from p2ptrain.ring.source import Source
@@ -46,6 +47,9 @@ class Reduce:
     the mean times the number of peers. A `Contribution` already includes its residual, so it has no
     `residual` here, but may have a `residual_out`.
 
+    If `signing` is given, peers sign their sums and means (see `hop_signatures`). Then `signed`
+    returns what was signed, once `run` has returned.
+
     After a failure, the other peers have `grace_s` to learn of the failure and to name suspects.
     """
 
@@ -60,6 +64,7 @@ class Reduce:
         residual: NDArray[np.float32] | None = None,
         residual_out: NDArray[np.float32] | None = None,
         grace_s: float = GRACE_S,
+        signing: Signing | None = None,
     ) -> None:
         self._request = request
         self._links = links
@@ -71,8 +76,10 @@ class Reduce:
         arithmetic = Arithmetic(request, source, out, residual, residual_out)
         share = None if uplink is None else uplink.share(SendPriority.RING)
         self._attempt = Attempt(
-            request, plan, request.tag(), arithmetic, self._verdict, share, grace_s
+            request, plan, request.tag(), arithmetic, self._verdict, share, grace_s, signing
         )
+        if request.signed != (signing is not None):
+            raise LocalProtocolError("the request must say whether sums are signed")
         self._check_links()
         self._lanes: list[Lane] = []
         if len(request.peers) > 1:
@@ -87,6 +94,10 @@ class Reduce:
     def traffic(self) -> tuple[Traffic, ...]:
         """Return the traffic with each neighbour so far. Call from any thread."""
         return _by_peer([each for lane in self._lanes for each in lane.traffic()])
+
+    def signed(self) -> tuple[SignedRun, ...]:
+        """Return what this peer and others have signed, after `run` has returned."""
+        return tuple(each for lane in self._lanes for each in lane.kept)
 
     def abort(self, reason: str, suspects: tuple[PeerId, ...] = ()) -> None:
         """Make `run` raise soon, here and on other peers. Call from any thread. Does not block."""

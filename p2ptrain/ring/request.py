@@ -22,6 +22,9 @@ suspected. This is longer than TCP needs to resume after an outage of 3 s (it re
 0.6, 1.4, 3 and 6.2 s). It is short enough that a silent participant costs the other participants
 less than 15 s, including the next attempt."""
 
+SEGMENT_BYTES = 1024 * 1024
+"""Maximum bytes of a segment, unless a test or a measurement asks for another number."""
+
 COUNTER_MAX = 2**32 - 1
 """The largest outer step or attempt: a header has four bytes for each of the two."""
 
@@ -37,7 +40,7 @@ class ReduceRequest:
     `influence_max` bounds the magnitude of each element of each peer's pseudo-gradient; see
     `influence`. `deadline_s` bounds the whole attempt. A neighbour that is silent for `silence_s`
     is suspected. A peer that only waits for another peer says so four times in that period, so that
-    it is not suspected itself.
+    it is not suspected itself. If `signed`, peers sign their sums and means; see `hop_signatures`.
     """
 
     run: RunId
@@ -51,10 +54,11 @@ class ReduceRequest:
     schedule: Schedule = "ring"
     streams: int = 2
     lanes: int = 1
-    segment_bytes: int = 1024 * 1024
+    segment_bytes: int = SEGMENT_BYTES
     influence_max: float = UNBOUNDED
     deadline_s: float = 600.0
     silence_s: float = SILENCE_S
+    signed: bool = False
 
     def __post_init__(self) -> None:
         peers = len(self.peers)
@@ -102,6 +106,7 @@ class ReduceRequest:
             *(self.run, self.step, self.attempt, self.peers, self.weights, self.schedule),
             *(self.numel, self.codec.name, self.codec.block, self.streams, self.lanes),
             *(self.segment_bytes, float(self.influence_max)),
+            *(["signed"] if self.signed else []),
         ]
         return hashlib.blake2b(pack(agreed), digest_size=8).digest()
 

@@ -5,6 +5,9 @@
     WAITING   the sender cannot send its next segment yet; peer number `part` waits for peer number
               `index` (see wait_for); no body
     DONE      the last frame of this connection, unless an ABORT follows; no body
+    SUM_SIGNED, MEAN_SIGNED
+              a signature for all SUMs or MEANs of a part (see hop_signatures); only in a reduce
+              whose peers sign
     ABORT     the reduce is over; the body names the suspects and the reason
 
 A receiver checks each field against its own plan. It never trusts a length that a peer announces.
@@ -36,9 +39,12 @@ class Kind(IntEnum):
     WAITING = 3
     ABORT = 4
     DONE = 5
+    SUM_SIGNED = 6
+    MEAN_SIGNED = 7
 
 
 _KINDS = frozenset(Kind)
+SIGNATURES = (Kind.SUM_SIGNED, Kind.MEAN_SIGNED)
 
 
 @dataclass(frozen=True, slots=True)

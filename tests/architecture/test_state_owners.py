@@ -40,6 +40,7 @@ FOR_ALL = {
     "PortMappings.note_observed",
     "Punching.note_failed",
     "Punching.note_reached",
+    "ReduceState.note_liar",
     "Relaying.note_fault",
     "Relaying.note_reached",
     "Relaying.note_success",

@@ -39,9 +39,11 @@ from p2ptrain.peers.series import event_pages, history_pages
 from p2ptrain.peers.series.step_report import StepReport
 from p2ptrain.proofs import hidden_states
 from p2ptrain.proofs.claims import Claim, encode_claim
+from p2ptrain.proofs.signed_sums import SumsRequest, encode_runs
 from p2ptrain.proofs.sketch_messages import SketchReply, SketchRequest
 from p2ptrain.proofs.stated_sketch import SKETCH_BYTES, StatedSketch
 from p2ptrain.proofs.text_proof import TextProof
+from p2ptrain.ring import SignedRun
 from p2ptrain.ring import wire as ring_wire
 from p2ptrain.ring.blame import Blame
 from p2ptrain.run import (
@@ -168,6 +170,8 @@ GOOD: dict[str, bytes] = {
     "sketch-request": SketchRequest(
         DIGEST, (0, 2), (1,), encode_claim(CLAIM), b"statement"
     ).encode(),
+    "sums-request": SumsRequest(DIGEST, 256, 512).encode(),
+    "sums-reply": encode_runs([SignedRun(MEMBERS[0], 256, 512, bytes(64), bytes(64))] * 2),
     "sketch-reply": SketchReply((encode_claim(CLAIM),), (b"statement",)).encode(),
     "sketch-statement": STATED.signed(lambda told: bytes(64)),
     "ledger-state": encode_state(genesis(rules_of(run()))),

@@ -66,7 +66,7 @@ from p2ptrain.peers import (
 from p2ptrain.peers.series import event_pages, history_pages
 from p2ptrain.portmap import natpmp, pcp, ssdp, upnp
 from p2ptrain.portmap.values import NONCE_BYTES, MapRequest, Protocol
-from p2ptrain.proofs import claims, hidden_states, sketch_messages
+from p2ptrain.proofs import claims, hidden_states, signed_sums, sketch_messages
 from p2ptrain.proofs.stated_sketch import read_statement
 from p2ptrain.proofs.text_proof import TextProof
 from p2ptrain.ring import wire as ring_wire
@@ -338,6 +338,8 @@ TARGETS: dict[str, Target] = {
     "layout": Target(Layout.from_wire),
     # contributions
     "claim-document": Target(claims.decode_claim),
+    "sums-request": Target(signed_sums.decode_request),
+    "sums-reply": Target(signed_sums.decode_runs),
     "sketch-request": Target(sketch_messages.decode_request),
     "sketch-reply": Target(sketch_messages.decode_reply),
     "sketch-statement": Target(lambda data: read_statement(data, lambda *told: True)),

@@ -1,4 +1,4 @@
-"""A signed sum names its peer, its reduce and its bytes, and two that differ are evidence."""
+"""A signed sum names its peer, its reduce and its segments, and two that differ are evidence."""
 
 from __future__ import annotations
 
@@ -11,70 +11,101 @@ from p2ptrain.encoding import pack, unpack
 from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.identity import Identity, verify
 from p2ptrain.ids import Digest
-from p2ptrain.proofs.signed_sums import STATEMENT_BYTES_MAX, SumStatement, read_statement
+from p2ptrain.proofs.signed_sums import (
+    REPLY_BYTES_MAX,
+    REQUEST_BYTES_MAX,
+    SumSigner,
+    SumsRequest,
+    SumStatement,
+    decode_request,
+    decode_runs,
+    encode_runs,
+    verified,
+)
+from p2ptrain.ring import SignedRun
 
 SENDER, OTHER = (Identity.from_seed(bytes([number]) * 32) for number in (1, 2))
-ROSTER = Digest("ab" * 32)
-STATED = SumStatement.of(ROSTER, SENDER.peer, 256, 512, b"sum")
+ROSTER, LEAVES = Digest("ab" * 32), bytes(range(64))
+SIGNER = SumSigner(ROSTER, SENDER.peer, SENDER.sign, verify)
+RUN = SignedRun(SENDER.peer, 256, 512, LEAVES, SIGNER.sign(256, 512, LEAVES))
+STATED = SumStatement(ROSTER, SENDER.peer, 256, 512, LEAVES)
 
 
-def test_signed_statement_is_read() -> None:
-    data = STATED.signed(SENDER.sign)
-    assert read_statement(data, verify) == STATED
-    assert len(data) <= STATEMENT_BYTES_MAX
-    assert STATED.is_about(b"sum")
-    assert not STATED.is_about(b"other sum")
+def test_signed_run_is_read_and_verified() -> None:
+    assert decode_runs(encode_runs([RUN, RUN])) == (RUN, RUN)
+    assert verified(RUN, ROSTER, verify) == STATED
+    assert (STATED.segments, STATED.leaf(1)) == (2, LEAVES[32:])
+    assert SIGNER.is_signed(SENDER.peer, 256, 512, LEAVES, RUN.signature)
 
 
-def test_largest_statement_is_read() -> None:
-    largest = replace(STATED, start=2**48 - 1, stop=2**48)
-    assert read_statement(largest.signed(SENDER.sign), verify) == largest
+def test_largest_request_is_read() -> None:
+    largest = SumsRequest(ROSTER, 2**48 - 1, 2**48)
+    assert decode_request(largest.encode()) == largest
+    assert len(largest.encode()) <= REQUEST_BYTES_MAX
 
 
-def test_statement_that_its_peer_did_not_sign_is_refused() -> None:
-    with pytest.raises(RemoteProtocolError, match="signature"):
-        read_statement(STATED.signed(OTHER.sign), verify)
+def test_only_as_many_runs_are_shown_as_fit() -> None:
+    long = replace(RUN, leaves=bytes(REPLY_BYTES_MAX // 3))
+    shown = encode_runs([long] * 4)
+    assert decode_runs(shown) == (long, long)
+    assert len(shown) <= REPLY_BYTES_MAX
 
 
 @pytest.mark.parametrize(
     "change",
     [
         {"start": 512},
-        {"start": -1},
         {"stop": 2**48 + 1},
-        {"digest": "ab"},
-        {"roster": "AB" * 32},
+        {"leaves": LEAVES[:32]},
+        {"leaves": LEAVES[:40]},
+        {"leaves": b""},
+        {"peer": OTHER.peer},
         {"peer": "nobody"},
-        {"start": "0"},
-        {"signature": "text"},
-        {"more": 1},
+        {"signature": bytes(64)},
     ],
     ids=str,
 )
-def test_malformed_statement_is_refused(change: dict[str, Any]) -> None:
-    plain = unpack(STATED.signed(SENDER.sign), bytes_max=STATEMENT_BYTES_MAX)
-    assert isinstance(plain, dict)
+def test_run_that_its_peer_did_not_sign_is_refused(change: dict[str, Any]) -> None:
+    run = replace(RUN, **change)
     with pytest.raises(RemoteProtocolError):
-        read_statement(pack({**plain, **change}), verify)
-
-
-def test_statement_that_is_too_long_is_refused() -> None:
+        verified(run, ROSTER, verify)
+    where = (run.peer, run.start, run.stop, run.leaves)
+    assert not SIGNER.is_signed(*where, run.signature)
     with pytest.raises(RemoteProtocolError):
-        read_statement(bytes(STATEMENT_BYTES_MAX + 1), verify)
+        verified(RUN, Digest("cd" * 32), verify)
 
 
 @pytest.mark.parametrize(
-    ("other", "is_evidence"),
+    "change",
+    [{"start": "0"}, {"signature": "text"}, {"signature": b"short"}, {"leaves": 1}, {"more": 1}],
+    ids=str,
+)
+def test_malformed_run_is_refused(change: dict[str, Any]) -> None:
+    plain = unpack(encode_runs([RUN]), bytes_max=REPLY_BYTES_MAX)
+    assert isinstance(plain, dict)
+    with pytest.raises(RemoteProtocolError):
+        decode_runs(pack({"runs": [{**plain["runs"][0], **change}]}))
+
+
+@pytest.mark.parametrize("change", [{"start": 512}, {"roster": "AB" * 32}, {"stop": -1}, {"a": 1}])
+def test_malformed_request_is_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(RemoteProtocolError):
+        decode_request(pack({"roster": ROSTER, "start": 256, "stop": 512} | change))
+
+
+@pytest.mark.parametrize(
+    ("change", "is_evidence"),
     [
-        (STATED, False),
-        (SumStatement.of(ROSTER, SENDER.peer, 256, 512, b"other sum"), True),
-        (SumStatement.of(ROSTER, SENDER.peer, 256, 768, b"longer sum"), True),
-        (SumStatement.of(ROSTER, SENDER.peer, 512, 768, b"next sum"), False),
-        (SumStatement.of(ROSTER, OTHER.peer, 256, 512, b"other sum"), False),
-        (SumStatement.of(Digest("cd" * 32), SENDER.peer, 256, 512, b"other sum"), False),
+        ({}, False),
+        ({"leaves": bytes(64)}, True),
+        ({"stop": 768}, True),
+        ({"start": 512, "stop": 768}, False),
+        ({"peer": OTHER.peer, "leaves": bytes(64)}, False),
+        ({"roster": Digest("cd" * 32), "leaves": bytes(64)}, False),
     ],
 )
 def test_two_statements_about_the_same_elements_are_evidence(
-    other: SumStatement, is_evidence: bool
+    change: dict[str, Any], is_evidence: bool
 ) -> None:
+    other = replace(STATED, **change)
     assert STATED.contradicts(other) == other.contradicts(STATED) == is_evidence

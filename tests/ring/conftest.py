@@ -38,6 +38,7 @@ from p2ptrain.ring import (
     ReduceRequest,
     ReduceStatistics,
     Schedule,
+    Signing,
     Source,
 )
 from p2ptrain.ring.attempt import GRACE_S
@@ -84,6 +85,7 @@ class Ring:
     residuals_out: dict[int, np.ndarray] = field(default_factory=dict)
     limits: dict[int, Uplink] = field(default_factory=dict)
     reduces: dict[int, Reduce] = field(default_factory=dict)
+    signings: dict[int, Signing] = field(default_factory=dict)
     grace_s: float = GRACE_S
     took_s: float = 0.0
     """Seconds from the start of the honest peers until the last of them has ended."""
@@ -119,6 +121,7 @@ class Ring:
                 residual=self.residuals.get(me),
                 residual_out=self.residuals_out.get(me),
                 grace_s=self.grace_s,
+                signing=self.signings.get(me),
             )
         return self.reduces[me]
 

@@ -12,7 +12,7 @@ from p2ptrain.kernels import CodecName, codec
 from p2ptrain.ring import SCHEDULES, Schedule
 from p2ptrain.state import Residual
 from scripts.research.learning.averaging import Contribution, average
-from tests.ring.test_lane_progress import Crowd
+from tests.ring.test_lane_progress import crowd_of
 
 NUMEL, MEMBERS, STEPS = 300, 5, 40
 
@@ -88,7 +88,7 @@ def test_peer_finishes_only_after_all_peers_have_rounded(schedule: Schedule, pee
     has added its residual to the sums.
     """
     for seed in range(8):
-        crowd = Crowd(schedule, peers, streams=2, depth=3, seed=seed)
+        crowd = crowd_of(schedule, peers, streams=2, depth=3, seed=seed)
         for lost in crowd.lost:
             lost[:] = np.nan
         edges = list(crowd.held)

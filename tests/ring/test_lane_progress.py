@@ -4,100 +4,57 @@ from __future__ import annotations
 
 import random
 import tracemalloc
-from collections import deque
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from blake3 import blake3
 
 from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ids import PeerId, RunId
 from p2ptrain.kernels import codec as codec_of
-from p2ptrain.ring import SCHEDULES, Difference, ReduceRequest, Schedule
+from p2ptrain.ring import SCHEDULES, SIGNATURE_BYTES, Difference, ReduceRequest, Schedule
 from p2ptrain.ring.arithmetic import Arithmetic
 from p2ptrain.ring.attempt import Attempt
 from p2ptrain.ring.blame import SharedVerdict
-from p2ptrain.ring.lane_progress import IncomingSegment, LaneProgress, OutgoingSegment
+from p2ptrain.ring.lane_progress import IncomingSegment, LaneProgress
 from p2ptrain.ring.plan import SEGMENTS_HELD_MAX
 from p2ptrain.ring.wire import Header, Kind
+from tests.ring.crowd import Crowd
 
 BLOCK = 8
 
 
-class Crowd:
-    """Peers with connections that each hold at most `depth` segments. The segments are moved in
-    random order.
-    """
+class NoKeys:
+    """A signing whose signatures are the first bytes of the leaves' digest."""
 
-    def __init__(self, schedule: Schedule, peers: int, streams: int, depth: int, seed: int) -> None:
-        self.random = random.Random(seed)
-        self.streams = streams
-        self.depth = depth
-        numel = self.random.randint(0, (3 * peers + 100) * BLOCK)
-        names = tuple(PeerId(f"peer-{number}") for number in range(peers))
-        request = ReduceRequest(
-            RunId("ab" * 32), 0, 0, names, 0, (1,) * peers, numel, codec_of("int8", BLOCK),
-            schedule=schedule, streams=streams, segment_bytes=4 * BLOCK,
-        )  # fmt: skip
-        theta, local = np.ones(numel, np.float32), np.zeros(numel, np.float32)
-        self.payloads = [bytearray(request.codec.encoded_bytes(numel)) for _ in range(peers)]
-        self.lost = [np.zeros(numel, np.float32) for _ in range(peers)]
-        """The rounding losses of each peer."""
-        self.works = []
-        for me, payload in enumerate(self.payloads):
-            mine = replace(request, me=me)
-            arithmetic = Arithmetic(mine, Difference(theta, local), payload, None, self.lost[me])
-            verdict = SharedVerdict(lambda: None)
-            self.works.append(
-                LaneProgress(Attempt(mine, mine.plan(), mine.tag(), arithmetic, verdict, None), 0)
-            )
-        self.ready: dict[tuple[int, int], list[OutgoingSegment]] = {}
-        self.held: dict[tuple[int, int, int], deque[tuple[OutgoingSegment, bytes]]] = {}
-        for me, work in enumerate(self.works):
-            for other in mine_of(work):
-                self.ready[me, other] = []
-                self.held |= {(me, other, stream): deque() for stream in range(streams)}
-            self.give(me, work.at_start())
+    def sign(self, start: int, stop: int, leaves: bytes) -> bytes:
+        return blake3(leaves).digest(SIGNATURE_BYTES)
 
-    def give(self, me: int, sends: list[OutgoingSegment]) -> None:
-        for send in sends:
-            self.ready[me, send.to].append(send)
-            self.ready[me, send.to].sort()
-
-    def step(self) -> bool:
-        """Try every connection once, in random order. Return whether anything moved."""
-        edges = list(self.held)
-        self.random.shuffle(edges)
-        moved = [self.push(*edge) | self.pull(*edge) for edge in edges]
-        return any(moved)
-
-    def push(self, me: int, to: int, stream: int) -> bool:
-        if len(self.held[me, to, stream]) == self.depth or not self.ready[me, to]:
-            return False
-        send = self.ready[me, to].pop(0)
-        self.held[me, to, stream].append((send, bytes(self.works[me].body(send))))
-        self.works[me].gone(send)
-        return True
-
-    def pull(self, sender: int, me: int, stream: int) -> bool:
-        if not self.held[sender, me, stream]:
-            return False
-        send, body = self.held[sender, me, stream][0]
-        arrival = IncomingSegment(sender, send.kind, send.segment)
-        place = self.works[me].place(arrival)
-        if place is None:
-            # On a single connection a sender's segments are in order and never wait for each other.
-            assert self.streams > 1 or self.works[me].held_up_by(arrival) != sender
-            return False
-        self.held[sender, me, stream].popleft()
-        place[:] = body
-        self.give(me, self.works[me].arrived(arrival))
-        return True
+    def is_signed(
+        self, peer: PeerId, start: int, stop: int, leaves: bytes, signature: bytes
+    ) -> bool:
+        return signature == self.sign(start, stop, leaves)
 
 
-def mine_of(work: LaneProgress) -> list[int]:
-    return list(work.left_to_come)
+def crowd_of(
+    schedule: Schedule,
+    peers: int,
+    streams: int,
+    depth: int,
+    *,
+    signed: bool = False,
+    seed: int | None = None,
+) -> Crowd:
+    seed = peers if seed is None else seed
+    numel = random.Random(seed).randint(0, (3 * peers + 100) * BLOCK)
+    names = tuple(PeerId(f"peer-{number}") for number in range(peers))
+    request = ReduceRequest(
+        RunId("ab" * 32), 0, 0, names, 0, (1,) * peers, numel, codec_of("int8", BLOCK),
+        schedule=schedule, streams=streams, segment_bytes=4 * BLOCK, signed=signed,
+    )  # fmt: skip
+    return Crowd(request, depth, seed, signings=[NoKeys()] * peers if signed else [])
 
 
 @pytest.mark.parametrize(
@@ -109,12 +66,12 @@ def mine_of(work: LaneProgress) -> list[int]:
     ],
 )
 @pytest.mark.parametrize(("streams", "depth"), [(1, 1), (2, 3)])
+@pytest.mark.parametrize("signed", [False, True])
 def test_peers_never_deadlock_on_connections_with_small_buffers(
-    schedule: Schedule, peers: int, streams: int, depth: int
+    schedule: Schedule, peers: int, streams: int, depth: int, signed: bool
 ) -> None:
-    crowd = Crowd(schedule, peers, streams, depth, seed=peers)
-    while crowd.step():
-        pass
+    crowd = crowd_of(schedule, peers, streams, depth, signed=signed)
+    crowd.run()
     assert all(work.finished and work.scattered for work in crowd.works)
     assert not any(left for work in crowd.works for left in work.left_to_pass_on.values())
     assert len({bytes(payload) for payload in crowd.payloads}) == 1

@@ -32,12 +32,14 @@ from p2ptrain.dataplane import (
     Uplink,
     dial,
 )
-from p2ptrain.identity import Identity
-from p2ptrain.ids import PeerId, RunId
+from p2ptrain.identity import Identity, verify
+from p2ptrain.ids import Digest, PeerId, RunId
 from p2ptrain.kernels import CodecName
+from p2ptrain.proofs.signed_sums import SumSigner
 from p2ptrain.ring import Difference, Reduce, ReduceRequest, Schedule
 
 RUN = RunId("be" * 32)
+ROSTER = Digest("be" * 32)
 CONNECT_S = 120.0
 DEADLINE_S = 600.0
 
@@ -59,6 +61,8 @@ class AverageSetting:
     order: tuple[int, ...] = ()
     slow_link: tuple[int, int, float] | None = None
     """The numbers of two peers, and the bytes per second of the link between them."""
+    signed: bool = False
+    """Whether the peers sign their sums, as nodes do in runs with claims."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +90,9 @@ def average(setting: AverageSetting, me: int, host: str, meeting: Path) -> Avera
             attempt = replace(request, attempt=repeat)
             all_have(meeting, me, setting.peers, f"begun-{repeat}", CONNECT_S)
             begun, cpu_begun = time.monotonic(), time.process_time()
-            report = Reduce(attempt, links, Difference(theta, local), out, uplink).run()
+            signing = SumSigner(ROSTER, name_of_peer(me), _identity(me).sign, verify)
+            given = attempt, links, Difference(theta, local), out, uplink
+            report = Reduce(*given, signing=signing if setting.signed else None).run()
             seconds.append(time.monotonic() - begun)
             cpu_s.append(time.process_time() - cpu_begun)
         all_have(meeting, me, setting.peers, "ended", CONNECT_S)
@@ -110,6 +116,7 @@ def _request(setting: AverageSetting, me: int) -> ReduceRequest:
         segment_bytes=setting.segment_bytes,
         deadline_s=DEADLINE_S,
         silence_s=60.0,
+        signed=setting.signed,
     )
 
 

@@ -140,6 +140,10 @@ def _lines(
         if one and setting.streams > 1:
             alone_s = statistics.median(each.seconds for each in one)
             yield FigureLine(name, alone_s / seconds, "× as fast as", "over one stream")
+        plain = ours.get(replace(setting, signed=False), ())
+        if plain and setting.signed:
+            plain_s = statistics.median(each.seconds for each in plain)
+            yield FigureLine(name, seconds / plain_s, "× the time", "without signatures")
 
 
 def point(what: str, peers: int, elements: int, times: Sequence[float]) -> dict[str, object]:
@@ -156,6 +160,7 @@ def name_of(setting: AverageSetting) -> str:
     return (
         f"{setting.schedule}, {setting.codec}, {_secrecy(setting)}, {setting.peers} peers, "
         f"{setting.elements:,} elements, {setting.streams} streams"
+        f"{', signed' if setting.signed else ''}"
     )
 
 
@@ -167,8 +172,11 @@ def settings_of(
     encryption: Sequence[str],
     streams: Sequence[int],
     repeats: int,
+    *,
+    signed: bool = False,
 ) -> list[AverageSetting]:
-    """Return a setting for every combination. Raises ValueError: a name is unknown."""
+    """Return a setting for every combination; with `signed`, also one whose peers sign their sums.
+    Raises ValueError: a name is unknown."""
     made = [
         AverageSetting(
             peers=count,
@@ -178,9 +186,11 @@ def settings_of(
             encrypted=secrecy == "tls",
             streams=number,
             repeats=repeats,
+            signed=signs,
         )
-        for count, size, schedule, codec, secrecy, number in product(
-            peers, elements, schedules, codecs, encryption, streams
+        for count, size, schedule, codec, secrecy, number, signs in product(
+            *(peers, elements, schedules, codecs, encryption, streams),
+            (False, True) if signed else (False,),
         )
     ]
     for setting in made:

@@ -144,6 +144,9 @@ def allreduce(
     bad_link: BadLink = None,
     against: Against = "gloo",
     addresses: AddressesOption = "",
+    signed: Annotated[
+        bool, typer.Option("--signed", help="Also measure peers that sign their sums.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Average a vector among processes, and compare programs.
@@ -170,6 +173,7 @@ def allreduce(
             encryption.split(","),
             numbers("--streams", streams),
             repeats,
+            signed=signed,
         )
         hosts = [Host.parse(each) for each in addresses.split(",")] if addresses else []
         others = [] if against == "none" else against.split(",")

@@ -2,11 +2,14 @@
 
 The digest of the Commit entry and this node's own id draw the chunk, so nobody knows beforehand
 which part of an average is checked. All members together check many chunks. The check runs while
-the trainers work on the next outer step. Nothing waits for it, and it changes nothing: the journal
-has the result, and the user is warned if the average is wrong.
+the trainers work on the next outer step. Nothing waits for it. The journal has the result, and the
+user is warned if the average is wrong. This node accuses a participant that has signed a wrong sum
+in the next attempt that includes it (`reduce_request.refuse_liars`).
 """
 
 from __future__ import annotations
+
+from dataclasses import asdict
 
 import trio
 
@@ -60,7 +63,7 @@ async def _check(context: Context, step: int) -> None:
         good=found.is_good,
         missing=found.missing,
         wrong=found.wrong,
-        suspects=found.suspects,
+        named=[asdict(each) for each in found.named],
         seconds=context.now() - begun_s,
     )
     if found.wrong:

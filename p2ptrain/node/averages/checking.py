@@ -1,10 +1,8 @@
 """Check a chunk of a past average: fetch this chunk of all contributions, compute the same part of
 the update again, and compare.
 
-If the bytes differ, somebody lied. With the schedule "direct", all peers receive a part of the
-update from its owner, so the owner has to explain the difference. Either it made this mean, or
-another participant sent it a wrong sum. With the other schedules, any peer that forwarded a sum or
-a mean may have replaced it, so nobody is named. Nodes do not sign sums yet.
+If the bytes differ, somebody lied. The participants have signed their sums, so this node looks for
+the first sum that does not follow from its inputs (`tracing`), and names its sender.
 
 *Whose word is it?* The ledger names the claims, a claim names its contribution, and a contribution
 names its chunks, each by digest. So any peer may deliver them.
@@ -12,6 +10,7 @@ names its chunks, each by digest. So any peer may deliver them.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -28,13 +27,15 @@ from p2ptrain.errors import (
     counted,
 )
 from p2ptrain.ids import PeerId
+from p2ptrain.kernels import BadScale
 from p2ptrain.ledger.chain.values import Commit, Participant
 from p2ptrain.names import label
 from p2ptrain.node.averages.contribution_chunks import chunk_of
 from p2ptrain.node.averages.documents import document_of
+from p2ptrain.node.averages.signed_sums import Named
+from p2ptrain.node.averages.tracing import name_liars
 from p2ptrain.node.state.context import Context
-from p2ptrain.proofs.average import NotAveraged, recompute
-from p2ptrain.ring.schedules import owner_of
+from p2ptrain.proofs.average import NotAveraged, first_difference, recompute
 
 AT_ONCE = 4
 """Number of contributions that are fetched at the same time, so that checks leave the network to
@@ -46,7 +47,7 @@ class CheckedChunk:
     """The result for chunk number `chunk` of `chunks` of the average of outer step `step`.
 
     `missing` says which contributions could not be fetched, and why; then nothing was compared.
-    `suspects` are the peers that have to explain wrong bytes, as far as they are known.
+    `named` are the participants that are answerable for wrong bytes, as far as they are known.
     """
 
     step: int
@@ -55,7 +56,7 @@ class CheckedChunk:
     participants: int
     missing: tuple[tuple[PeerId, str], ...] = ()
     wrong: str = ""
-    suspects: tuple[PeerId, ...] = ()
+    named: tuple[Named, ...] = ()
 
     @property
     def is_good(self) -> bool:
@@ -65,7 +66,8 @@ class CheckedChunk:
     def words(self) -> str:
         where = f"chunk {self.chunk + 1} of {self.chunks} of outer step {self.step}"
         if self.wrong:
-            return f"{where}: {self.wrong}"
+            told = "; ".join(each.words for each in self.named) or "nobody can say who lied"
+            return f"{where}: {self.wrong}; {told}"
         if self.missing:
             told = "; ".join(f"{label(peer)}: {why}" for peer, why in self.missing)
             return f"{where} cannot be checked: {told}"
@@ -115,9 +117,15 @@ async def check_chunk(context: Context, step: int, number: int | None = None) ->
         update = await trio.to_thread.run_sync(average.update_part, context.store, start, stop)
     except StoreError as exc:
         raise TryLater(f"this node no longer has the update of outer step {step}") from exc
-    compare = partial(compared, average, start, stop, given, update)
-    wrong, suspects = await trio.to_thread.run_sync(compare)
-    return result(wrong=wrong, suspects=suspects)
+    compare: Callable[[], Compared] = partial(compared, average, start, stop, given, update)
+    compared_now = await trio.to_thread.run_sync(compare)
+    named = compared_now.named
+    if compared_now.element is not None:
+        named = await name_liars(context, average, formats, compared_now.element)
+    for each in named:
+        if each.kind == "lied" and each.peer != context.me:
+            context.reduce.note_liar(each.peer, step)
+    return result(wrong=compared_now.wrong, named=named)
 
 
 def average_of(context: Context, step: int) -> PastAverage:
@@ -146,25 +154,42 @@ async def _chunk_of(
     return await chunk_of(context, claim.contribution, format, number)
 
 
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """The fault in words ("" if there is none), and the first wrong element, or the peer whose
+    contribution cannot be averaged."""
+
+    wrong: str = ""
+    element: int | None = None
+    named: tuple[Named, ...] = ()
+
+
 def compared(
     average: PastAverage, start: int, stop: int, given: list[bytes], update: bytes
-) -> tuple[str, tuple[PeerId, ...]]:
-    """Compare the elements [start, stop) of the update with what the contributions make them.
-    Return what is wrong ("" if nothing is) and who has to explain it."""
+) -> Compared:
+    """Compare the elements [start, stop) of the update with what the contributions make them."""
     terms, peers = average.terms, [each.peer for each in average.participants]
     try:
         expected = recompute(terms, start, stop, given)
     except NotAveraged as exc:
-        return f"{label(peers[exc.number])}: {exc.what}", (peers[exc.number],)
-    encoded, owners = terms.codec.encoded_bytes, list[PeerId]()
-    for part, low, high in terms.runs(start, stop):
-        cut = slice(encoded(low - start), encoded(high - start))
-        if expected[cut] != update[cut]:
-            owners.append(peers[owner_of(terms.schedule, terms.peers, part)])
-    if not owners:
-        return "", ()
-    what = "the update does not follow from the contributions"
-    if terms.schedule != "direct":
-        return f"{what}; in a {terms.schedule}, nobody can say yet which participant lied", ()
-    names = ", ".join(map(label, owners))
-    return f"{what}; the mean was made by {names}, or from a wrong sum sent to it", tuple(owners)
+        liars = tuple(peers[number] for number in _oversized(average, stop - start, given))
+        what = "it claimed a contribution that the run does not allow"
+        return Compared(exc.what, named=tuple(Named(peer, "lied", what) for peer in liars))
+    if expected == update:
+        return Compared()
+    element = first_difference(terms, start, expected, update)
+    return Compared("the update does not follow from the contributions", element)
+
+
+def _oversized(average: PastAverage, numel: int, given: list[bytes]) -> Iterator[int]:
+    """Yield the numbers of the participants whose contributions are malformed or beyond the bound
+    on influence. The sums of all others are never out of range. The peer at which a sum would have
+    been out of range has done nothing wrong: it may have received something else."""
+    for number, payload in enumerate(given):
+        try:
+            peak = average.terms.codec.peak(payload, numel)
+        except (BadScale, ValueError):
+            yield number
+            continue
+        if not peak <= average.outer_step.influence_max:
+            yield number

@@ -29,6 +29,7 @@ from p2ptrain.ids import Digest
 from p2ptrain.node.outer_state import fetch
 from p2ptrain.node.state.context import Context
 from p2ptrain.node.state.threads import in_thread
+from p2ptrain.proofs.sum_tracing import SegmentPlace
 from p2ptrain.store import Store
 from p2ptrain.store.blob import BlobManifest
 from p2ptrain.swarm import OneSource
@@ -88,6 +89,21 @@ def _stored(
     if len(data) != manifest.chunk_size(number):
         raise RemoteProtocolError("its contribution has a chunk of a wrong length")
     return data
+
+
+async def segment_of(
+    context: Context, contribution: Digest, format: ContributionFormat, place: SegmentPlace
+) -> bytes:
+    """Return a segment of a contribution. Raises P2PTrainError: it is not available."""
+    segment = place.segment
+    numbers = [
+        number
+        for number in range(format.chunks)
+        if format.elements(number)[0] < segment.stop and format.elements(number)[1] > segment.start
+    ]
+    chunks = [await chunk_of(context, contribution, format, number) for number in numbers]
+    first = segment.offset - numbers[0] * format.chunk_bytes
+    return b"".join(chunks)[first : first + segment.bytes]
 
 
 async def _fetched(context: Context, digest: Digest, limit_s: float) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 import trio
 
 from p2ptrain.errors import P2PTrainError
+from p2ptrain.node.control.average_order import check_average
 from p2ptrain.node.control.orders import ORDERS
 from p2ptrain.node.control.status import brief_status, status
 from p2ptrain.node.gossip.allowlist_gossip import admission_changed
@@ -30,7 +31,9 @@ from p2ptrain.node.joining.startup_status import Answer, Command, StartupStatus
 from p2ptrain.node.state.context import Context
 
 LINE_BYTES_MAX = 65_536
-ANSWER_S = 30.0
+ANSWER_S = 120.0
+"""Deadline in seconds for a command. Most take milliseconds. The check of a wrong average asks the
+participants, with deadlines of its own."""
 
 
 async def serve_commands(path: Path, reception: StartupStatus) -> None:
@@ -87,9 +90,9 @@ async def answer(reception: StartupStatus, line: bytes) -> Answer:
     try:
         request = json.loads(line)
         name = request["command"]
-        command = COMMANDS.get(name) or partial(ORDERS[name], request=request)
+        command = COMMANDS.get(name) or partial(_ORDERS[name], request=request)
     except (ValueError, TypeError, KeyError, RecursionError):
-        known = ", ".join((*COMMANDS, *ORDERS))
+        known = ", ".join((*COMMANDS, *_ORDERS))
         return {"error": f"unknown command; the commands are {known}"}
     if name in STATUSES and reception.context is None:
         return reception.status().to_json()
@@ -157,6 +160,8 @@ async def _scrub(context: Context) -> Answer:
 STATUSES = {"status", "brief-status"}
 """The commands that are answered from the start of the node. The page uses the second one, which
 never computes a digest."""
+
+_ORDERS = ORDERS | {"check-average": check_average}
 
 COMMANDS: dict[str, Command] = {
     "status": _status,

@@ -20,7 +20,6 @@ from p2ptrain.availability.windows import parse_schedule
 from p2ptrain.availability.wishes import PAUSE_MAX_S, Limits, Wishes
 from p2ptrain.config.node import parse_rate, parse_size
 from p2ptrain.errors import ConfigError, counted
-from p2ptrain.node.averages.checking import check_chunk
 from p2ptrain.node.control.finishing import is_done
 from p2ptrain.node.control.pausing import resumed, save_wishes, set_pause
 from p2ptrain.node.state.context import Context
@@ -136,18 +135,7 @@ async def schedule(context: Context, *, request: Mapping[str, Any]) -> Answer:
     return _told(context, schedule_in_words(wishes)) | told
 
 
-async def check_average(context: Context, *, request: Mapping[str, Any]) -> Answer:
-    """Check a chunk of the average of outer step `step`: the one that `number` draws. Raises
-    ConfigError, TryLater: see `check_chunk`."""
-    step, number = request.get("step"), request.get("number")
-    if type(step) is not int or type(number) is not int or min(step, number) < 0:
-        raise ConfigError("step and number must be numbers, 0 or more")
-    found = await check_chunk(context, step, number)
-    return asdict(found) | {"good": found.is_good, "words": found.words}
-
-
 ORDERS: dict[str, Order] = {
-    "check-average": check_average,
     "pause": pause,
     "resume": resume,
     "finish": finish,

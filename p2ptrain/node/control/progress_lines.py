@@ -142,9 +142,9 @@ def summary(context: Context) -> Iterator[str]:
     state, held_out = context.ledger.snapshot, context.trainer.validation.newest
     peers = [peer for peer, tokens in state.tokens_by_peer.items() if tokens]
     loss = f"; loss on held-out data {held_out.loss:.3f}" if held_out and held_out.loss else ""
-    end = "the run is complete"
-    if context.state.stopped:
-        end = f"the organiser has ended the run ({context.state.stopped})"
+    end, stop = "the run is complete", context.about(state.step).stop
+    if stop:
+        end = f"the organiser has ended the run ({stop})"
     yield (
         f"{end}: {counted(state.step, 'outer step')}, {state.tokens:,} tokens by "
         f"{counted(len(peers), 'peer')}{loss}"

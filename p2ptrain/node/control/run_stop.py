@@ -10,7 +10,7 @@ async def notice_stop(context: Context) -> None:
     """Set `state.stopped` once the run has reached the step at which it ends. Then return: an
     agreed amendment cannot be withdrawn."""
     while not (reason := context.about(context.ledger.snapshot.step).stop):
-        await context.changes.wait_calmly()
+        await context.changes.wait()
     context.state.stopped = reason
     context.state.set_state(Stopped(reason))
     step, tokens = context.ledger.snapshot.step, context.ledger.snapshot.tokens

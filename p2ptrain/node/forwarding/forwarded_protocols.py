@@ -1,9 +1,10 @@
 """The protocols whose requests members pass on, and the limits of each.
 
-There are seven. Votes need the ledger's protocol, and a connection for bulk data needs the other
+There are eight. Votes need the ledger's protocol, and a connection for bulk data needs the other
 three that a visitor may use too. A joiner asks a donor for its inner optimizer, because in a run of
 people at home, the only member that it is connected to may be a seed, which has none. A claim is
 shown by its own peer only, and participants of a reduce swap claims and sketches directly.
+Only the receiver of a signed sum keeps it.
 Every other question can be put to a connected member, so it is never passed on.
 """
 
@@ -24,8 +25,10 @@ from p2ptrain.peers.protocol_names import (
     PUNCH_PROTOCOL,
     RELAY_PROTOCOL,
     SKETCH_PROTOCOL,
+    SUMS_PROTOCOL,
 )
 from p2ptrain.peers.relay_messages import MEET_BYTES_MAX
+from p2ptrain.proofs.signed_sums import REQUEST_BYTES_MAX as SUMS_ASK_BYTES_MAX
 from p2ptrain.proofs.sketch_messages import REQUEST_BYTES_MAX
 
 
@@ -54,4 +57,5 @@ FORWARDED = {
     INNER_PROTOCOL: PassingOn(INNER_ASK_BYTES_MAX, is_rare=True),
     CLAIM_PROTOCOL: PassingOn(CLAIM_ASK_BYTES_MAX),
     SKETCH_PROTOCOL: PassingOn(REQUEST_BYTES_MAX),
+    SUMS_PROTOCOL: PassingOn(SUMS_ASK_BYTES_MAX, is_rare=True),
 }

@@ -5,9 +5,9 @@ nobody can show other numbers than those that it has claimed. Then two compariso
 
 - A statement that is not the sketch of the claimed contribution proves that its participant lies.
 - If all statements are right, but the average is not what the contributions make it, somebody has
-  replaced a sum. In a reduce with three participants or more, nobody can say who: sums are not
-  signed yet. So the attempt fails without a suspect, and the participants sit out in turn (SPEC.md,
-  S13).
+  replaced a sum, or has averaged something else than it claimed. The signed sums show who it was
+  (`node/averages/signed_sums`). If they do not, the attempt fails without a suspect, and the
+  participants sit out in turn (SPEC.md, S13).
 
 If both agree, only rounding made the difference. A participant that does not deliver its
 contribution in time is suspected: without it, the difference cannot be explained.
@@ -24,17 +24,20 @@ import trio
 from p2ptrain.archive.contribution_format import ContributionFormat
 from p2ptrain.archive.outer_step import OuterStep
 from p2ptrain.errors import P2PTrainError
+from p2ptrain.identity import verify
 from p2ptrain.ids import PeerId
 from p2ptrain.kernels import BadScale
 from p2ptrain.ledger.chain.values import Roster
 from p2ptrain.names import label
-from p2ptrain.node.averages.contribution_chunks import chunk_of
+from p2ptrain.node.averages.contribution_chunks import chunk_of, segment_of
+from p2ptrain.node.averages.signed_sums import Named, follow
 from p2ptrain.node.reduce.sketch_exchange import cuts_of
 from p2ptrain.node.state.context import Context
-from p2ptrain.proofs.average import AverageTerms, NotAveraged, recompute
+from p2ptrain.proofs.average import AverageTerms, NotAveraged, first_difference, recompute
 from p2ptrain.proofs.sketch_collection import SketchBook
 from p2ptrain.proofs.sketch_parts import sketch_of_bytes
 from p2ptrain.proofs.sketches import unit_exponent_of
+from p2ptrain.proofs.sum_tracing import SegmentPlace, Trace, place_of
 from p2ptrain.ring.wait_for import SLOWEST_BYTES_PER_S
 
 FETCH_S = 30.0
@@ -87,21 +90,54 @@ async def fault_in_part(
     encoded = codec.encoded_bytes
     found = [bytes(each) for each in given if each is not None]
 
-    def compare() -> tuple[tuple[PeerId, ...], str]:
+    terms = AverageTerms(roster.schedule, tuple(weights), outer_step.update.numel, codec)
+
+    def compare() -> tuple[tuple[PeerId, ...], str, int | None]:
         lying = _wrong_statements(outer_step, book, wanted, part, found)
         if lying:
             names = ", ".join(map(label, lying))
-            return lying, f"the sketch that {names} stated is not that of its contribution"
-        terms = AverageTerms(roster.schedule, tuple(weights), outer_step.update.numel, codec)
+            return lying, f"the sketch that {names} stated is not that of its contribution", None
         try:
             expected = recompute(terms, wanted.start, wanted.stop, found)
         except NotAveraged as exc:
-            return (), exc.what
-        if expected == payload[encoded(wanted.start) : encoded(wanted.stop)]:
-            return (), ""
-        return (), "the average does not follow from the contributions"
+            return (), exc.what, None
+        made = payload[encoded(wanted.start) : encoded(wanted.stop)]
+        if expected == made:
+            return (), "", None
+        element = first_difference(terms, wanted.start, expected, made)
+        return (), "the average does not follow from the contributions", element
 
-    return await trio.to_thread.run_sync(compare)
+    suspects, reason, element = await trio.to_thread.run_sync(compare)
+    if element is None:
+        return suspects, reason
+    liars = await _liars(context, terms, book, formats, payload, place_of(terms, element))
+    told = "; ".join([reason, *(each.words for each in liars)])
+    return tuple(each.peer for each in liars), told
+
+
+async def _liars(
+    context: Context,
+    terms: AverageTerms,
+    book: SketchBook,
+    formats: Sequence[ContributionFormat],
+    payload: bytearray,
+    place: SegmentPlace,
+) -> list[Named]:
+    """Return the participants that signed a wrong sum of this segment. A participant that does not
+    show its inputs may still be in the reduce, so it is no suspect."""
+    segment, given = place.segment, []
+    try:
+        for format in formats:
+            contribution = book.contribution(format.peer)
+            given.append(await segment_of(context, contribution, format, place))
+    except P2PTrainError:
+        return []
+    update = bytes(payload[segment.offset : segment.offset + segment.bytes])
+    try:
+        trace = Trace(terms, book.peers, book.roster, place, given, update, verify)
+    except NotAveraged:
+        return []
+    return [each for each in await follow(context, trace) if each.kind == "lied"]
 
 
 def _wrong_statements(

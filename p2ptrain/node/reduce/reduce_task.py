@@ -19,11 +19,11 @@ import numpy as np
 import outcome
 import trio
 
-from p2ptrain.archive.contribution_weights import weights
+from p2ptrain.archive.kept_sums import SignedReduce
 from p2ptrain.archive.outer_step import OuterStep
 from p2ptrain.errors import ReduceAborted, StoreError
 from p2ptrain.identity import is_peer_id
-from p2ptrain.ids import Digest, PeerId, RunId
+from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger.chain.values import Commit, Roster
 from p2ptrain.ledger.messages.peer_reports import ReduceDone, ReduceFailed, UpdateHeld
 from p2ptrain.ledger.policy.reduce_results import confessed
@@ -31,6 +31,7 @@ from p2ptrain.node.reduce.due_reduce import reduce_due, reduce_impossible, sourc
 from p2ptrain.node.reduce.kept_links import KeptLinks, kept_links
 from p2ptrain.node.reduce.overdue_commit import wait_for_commit
 from p2ptrain.node.reduce.reduce_links import ReduceLinks, connect, without_relayed
+from p2ptrain.node.reduce.reduce_request import refuse_liars, request_of, signer_of
 from p2ptrain.node.reduce.sketch_exchange import book_of, exchange_sketches
 from p2ptrain.node.reduce.sketch_judging import Attempt, judge_average
 from p2ptrain.node.state.context import Context
@@ -43,9 +44,7 @@ from p2ptrain.ring import (
     ReduceRequest,
     ReduceStatistics,
     residual_max,
-    streams_for,
 )
-from p2ptrain.ring.wait_for import reduce_deadline_s
 from p2ptrain.state import Residual
 from p2ptrain.state.pseudo_gradient import compare
 
@@ -119,6 +118,7 @@ async def _attempt(
     context.journal.write("exchange-started", **where, peers=roster.peers)
     context.state.set_state(Exchanging())
     try:
+        refuse_liars(context, roster)
         update = await _judged(context, outer_step, roster, edges)
     except ReduceAborted as exc:
         if context.me in exc.suspects:
@@ -133,7 +133,18 @@ async def _attempt(
     await context.ledger.submit(UpdateHeld(update, (step, attempt)))
     await context.ledger.submit(ReduceDone(context.me, step, attempt, update))
     context.own_heartbeat.send_now()
+    await _save_sums(context)
     return True
+
+
+async def _save_sums(context: Context) -> None:
+    """Write what was signed to disk. Nobody waits for it. Without it, a node that restarts cannot
+    explain its sums any more, which proves nothing."""
+    if context.reduce.sums is not None:
+        try:
+            await trio.to_thread.run_sync(context.reduce.sums.save)
+        except StoreError as exc:
+            context.journal.write("sums-unsaved", reason=exc.what)
 
 
 async def _expect_commit(context: Context, roster: Roster, took_s: float) -> None:
@@ -247,10 +258,14 @@ async def _reduce(
             context.plane.uplink,
             residual=None if residual is None else residual.owed,
             residual_out=None if residual is None else residual.aside,
+            signing=(signing := signer_of(context, roster)),
         )
         where = {"step": roster.step, "attempt": roster.attempt}
         context.journal.write("exchange-connected", **where, peers=roster.peers)
         report = await _run(context, roster, request, reduce, residual, edges)
+        if signing is not None and context.reduce.sums is not None:
+            made = SignedReduce(roster.step, signing.roster, reduce.signed())
+            context.reduce.sums.note(made)
         for each in report.traffic:
             context.peers.relaying.note_success(each.peer)
         # Compare while the lock is held: once it is released, θ may change.
@@ -318,28 +333,6 @@ def settle(context: Context) -> None:
             continue
         value = context.ledger.history.closing(step).entry.value
         residual.ended(value.attempt if isinstance(value, Commit) else None)
-
-
-def request_of(context: Context, outer_step: OuterStep, roster: Roster) -> ReduceRequest:
-    """Return the terms of the reduce that `roster` opens, for this participant."""
-    update, payload_bytes = outer_step.update, outer_step.update.payload_bytes
-    return ReduceRequest(
-        # This id differs between branches of the ledger, so their attempts cannot be confused.
-        run=RunId(context.ledger.snapshot.line),
-        step=roster.step,
-        attempt=roster.attempt,
-        peers=roster.peers,
-        me=roster.peers.index(context.me),
-        weights=weights(
-            context.ledger.history, context.ledger.snapshot.since, roster, len(context.fragments)
-        ),
-        numel=update.numel,
-        codec=update.codec,
-        schedule=roster.schedule,
-        streams=streams_for(roster.schedule, len(roster.peers), payload_bytes),
-        influence_max=update.influence_max,
-        deadline_s=reduce_deadline_s(payload_bytes),
-    )
 
 
 async def while_it_matters(

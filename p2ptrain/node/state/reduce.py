@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from p2ptrain.archive.kept_sums import KeptSums
+from p2ptrain.ids import PeerId
 from p2ptrain.peers.heartbeat import ReduceReport
 from p2ptrain.proofs.sketch_collection import SketchBook
 from p2ptrain.ring import Arrangement, Reduce, ReduceStatistics
@@ -30,3 +32,11 @@ class ReduceState:
     sketches: SketchBook | None = None
     """The claims and stated sketches of the newest attempt, in a run with claims. Other
     participants may ask for them even after this node has finished the attempt."""
+    sums: KeptSums | None = None
+    """The signed sums of the newest reduces; None on a seed, and in a run without claims."""
+    liars: dict[PeerId, int] = field(default_factory=dict)
+    """Participants that signed a wrong sum, with the outer step of the newest one, until this node
+    has accused them in an attempt."""
+
+    def note_liar(self, peer: PeerId, step: int) -> None:
+        self.liars[peer] = step

@@ -26,7 +26,7 @@ from p2ptrain.node.gossip.reach_task import other_ways
 from p2ptrain.node.outer_state.fetch import fetch_loose
 from p2ptrain.node.punching.agreeing import answer_punches, keep_punching
 from p2ptrain.node.reduce.reduce_links import ReduceLinks, connect
-from p2ptrain.node.reduce.reduce_task import request_of
+from p2ptrain.node.reduce.reduce_request import request_of
 from p2ptrain.node.state.context import Context
 from p2ptrain.node.state.punching import CHUNKS
 from p2ptrain.peers.protocol_names import PUNCH_PROTOCOL

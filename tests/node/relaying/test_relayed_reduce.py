@@ -29,7 +29,7 @@ from p2ptrain.node.gossip.reach_task import other_ways
 from p2ptrain.node.outer_state.fetch import fetch_loose
 from p2ptrain.node.punching.agreeing import answer_punches, keep_punching
 from p2ptrain.node.reduce.reduce_links import ReduceLinks, connect, without_relayed
-from p2ptrain.node.reduce.reduce_task import request_of
+from p2ptrain.node.reduce.reduce_request import request_of
 from p2ptrain.node.relaying.meetings import answer_meetings
 from p2ptrain.node.relaying.own_relay import open_relay
 from p2ptrain.node.relaying.relayed_links import relays_to, routes

@@ -83,8 +83,10 @@ def two_faced(state: TrainerState) -> TrainerState:
     return TwoFaced(**{each.name: getattr(state, each.name) for each in fields(state)})
 
 
-async def test_others_find_a_peer_that_averages_other_numbers(tmp_path: Path) -> None:
-    """All nodes still have the same weights, since all of them apply the committed update."""
+async def test_peer_that_averages_other_numbers_is_named(tmp_path: Path) -> None:
+    """It shows one blob to those that check, and feeds another one to the exchange. All nodes still
+    have the same weights, since all of them apply the committed update. Among two participants,
+    sketches do not find this lie."""
     async with swarm(tmp_path, nodes=(), later=("ann", "bob"), steps=1, trust=CLAIMS) as s:
         s["bob"].disguise = two_faced
         await s.start("ann", "bob")
@@ -95,8 +97,21 @@ async def test_others_find_a_peer_that_averages_other_numbers(tmp_path: Path) ->
             (record,) = node.events("average-checked")
             assert (record["step"], record["good"], record["missing"]) == (0, False, ())
             assert "does not follow from the contributions" in str(record["wrong"])
+            found = record["named"]
+            assert isinstance(found, list)
+            assert [(it["peer"], it["kind"]) for it in found] == [(s["bob"].peer, "lied")]
         words = ["verify", "--average", "0", "--home", str(s["ann"].home.root)]
         assert await trio.to_thread.run_sync(partial(main, words)) != 0
+
+
+async def test_peer_that_signed_a_wrong_sum_is_accused_in_the_next_attempt(tmp_path: Path) -> None:
+    async with swarm(tmp_path, nodes=(), later=("ann", "bob"), steps=4, trust=CLAIMS) as s:
+        s["bob"].disguise = two_faced
+        await s.start("ann", "bob")
+        (record, *_) = await s.until(lambda: s["ann"].events("exchange-failed", heard=False))
+        assert record["suspects"] == (s["bob"].peer,)
+        assert "signed a wrong sum" in str(record["reason"])
+        assert s["bob"].peer not in s["ann"].context.reduce.liars
 
 
 async def test_restarted_node_keeps_its_claim(tmp_path: Path) -> None:

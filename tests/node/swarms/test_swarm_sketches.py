@@ -64,6 +64,17 @@ class Mislabelled(Liar):
         return stated
 
 
+class Replacing(Liar):
+    """It claims its work, states the right sketch of it, and sends sums of something else."""
+
+    @staticmethod
+    def lie(honest: Contribution) -> Contribution:
+        sent = quantised(-values_of(honest), honest)
+        stated = Contribution(honest.payload, honest.numel, honest.codec)
+        stated.windows = sent.windows  # type: ignore[method-assign]
+        return stated
+
+
 def disguised(kind: type[Liar], state: TrainerState) -> TrainerState:
     return kind(**{each.name: getattr(state, each.name) for each in fields(state)})
 
@@ -78,7 +89,9 @@ def blamed(s: Swarm, name: str) -> set[object]:
     }
 
 
-@pytest.mark.parametrize(("kind", "rule"), [(Opposed, "direction"), (Mislabelled, "sum")])
+@pytest.mark.parametrize(
+    ("kind", "rule"), [(Opposed, "direction"), (Mislabelled, "sum"), (Replacing, "sum")]
+)
 async def test_liar_is_left_out_of_the_commit(tmp_path: Path, kind: type[Liar], rule: str) -> None:
     """Nobody is judged among fewer than three participants, so wait until all of them average. The
     liar runs our code, so it may find its own lie first, and say that its work is lost."""
@@ -100,6 +113,8 @@ async def test_liar_is_left_out_of_the_commit(tmp_path: Path, kind: type[Liar], 
         ]
         for name in HONEST:
             assert blamed(s, name) <= {liar.peer}
+            for record in s[name].events("sum-explained"):
+                assert record["suspects"] == (liar.peer,)
 
 
 async def test_honest_peers_are_never_blamed(tmp_path: Path) -> None:
