@@ -27,6 +27,7 @@ from p2ptrain.peers.protocol_names import (
     REACH_PROTOCOL,
     RELAY_PROTOCOL,
     SKETCH_PROTOCOL,
+    SUMS_PROTOCOL,
 )
 from tests.node.cable import network_of, three_rigs
 from tests.node.rig import ANN, Rig
@@ -236,9 +237,9 @@ async def exchange(sender: Rig, receiver: Rig, protocol: str, payload: bytes = b
     )
 
 
-async def test_members_pass_on_seven_protocols_and_no_others(tmp_path: Path) -> None:
-    """A further protocol needs a reason; decisions 070, 071 and 072 have those for these seven.
-    The receiver would answer a question about its reach, but the forwarder does not pass it on."""
+async def test_members_pass_on_eight_protocols_and_no_others(tmp_path: Path) -> None:
+    """A further protocol needs a reason; decisions 070 to 075 have those for these eight. The
+    receiver would answer a question about its reach, but the forwarder does not pass it on."""
     names = {name: value for name, value in vars(protocol_names).items() if "PROTOCOL" in name}
     everyday = set(names.values()) - FORWARDED.keys()
     assert set(FORWARDED) == {
@@ -249,6 +250,7 @@ async def test_members_pass_on_seven_protocols_and_no_others(tmp_path: Path) -> 
         INNER_PROTOCOL,
         CLAIM_PROTOCOL,
         SKETCH_PROTOCOL,
+        SUMS_PROTOCOL,
     }
     async with three(tmp_path) as (sender, forwarder, receiver, handled):
         for protocol in FORWARDED:

@@ -3,9 +3,9 @@
 There are eight. Votes need the ledger's protocol, and a connection for bulk data needs the other
 three that a visitor may use too. A joiner asks a donor for its inner optimizer, because in a run of
 people at home, the only member that it is connected to may be a seed, which has none. A claim is
-shown by its own peer only, and participants of a reduce swap claims and sketches directly.
-Only the receiver of a signed sum keeps it.
-Every other question can be put to a connected member, so it is never passed on.
+shown by its own peer only, and participants of a reduce swap claims and sketches directly. Only the
+receiver of a signed sum keeps it. Every other question can be put to a connected member, so it is
+never passed on.
 """
 
 from __future__ import annotations

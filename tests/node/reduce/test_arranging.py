@@ -21,7 +21,7 @@ from p2ptrain.node.gossip.gossip import describe, take_heartbeat
 from p2ptrain.node.gossip.reachability import are_apart, is_dialable, judged_reach
 from p2ptrain.node.reduce import edge, ring_order
 from p2ptrain.node.reduce.reduce_links import ReduceLinks, connect
-from p2ptrain.node.reduce.reduce_task import request_of
+from p2ptrain.node.reduce.reduce_request import request_of
 from p2ptrain.peers.heartbeat import encode
 from p2ptrain.peers.path_table import Path
 from p2ptrain.peers.reach_evidence import PortsReached

@@ -30,9 +30,9 @@ from p2ptrain.node.control.status import status
 from p2ptrain.node.gossip import gossip
 from p2ptrain.node.outer_state import update_blobs
 from p2ptrain.node.reduce.due_reduce import reduce_due
+from p2ptrain.node.reduce.reduce_request import request_of
 from p2ptrain.node.reduce.reduce_task import (
     give_up,
-    request_of,
     run_reduces,
     while_it_matters,
     why_moot,
