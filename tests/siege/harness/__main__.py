@@ -23,7 +23,7 @@ from pathlib import Path
 
 from tests.chaos.harness.modes import KINDS, STAND_IN
 from tests.siege.harness import attackers, measures
-from tests.siege.harness.field import Field, prepared
+from tests.siege.harness.field import INNER_STEP_S, Field, prepared
 from tests.siege.harness.measures import IDLE_MAX, Attacks, Measure
 from tests.siege.harness.quota import limited
 from tests.siege.harness.restarts import restarts
@@ -59,6 +59,12 @@ def arguments() -> argparse.Namespace:
         help="longest extension of the siege, until all but a few attacks have happened",
     )
     parser.add_argument("--trainers", choices=KINDS, default=STAND_IN, help="kind of trainer")
+    parser.add_argument(
+        "--inner-step-s",
+        type=float,
+        default=INNER_STEP_S,
+        help=f"seconds of an inner step of the stand-ins (default: {INNER_STEP_S})",
+    )
     parser.add_argument(
         "--claims", action="store_true", help="the run's contributions are claims, as in new runs"
     )
@@ -117,7 +123,8 @@ def _phase(
     Return the observations, the attackers' counts (None in a quiet run), and the kind of CPU quota.
     """
     folder.mkdir(parents=True)
-    field = prepared(folder, trainers=given.trainers, claims=given.claims)
+    settings = {"trainers": given.trainers, "claims": given.claims}
+    field = prepared(folder, inner_step_s=given.inner_step_s, **settings)
     try:
         field.start()
         _wait_until_calm(field)
