@@ -1,5 +1,6 @@
 /* One table of kernels per variant and codec, and the variants that this machine can run. */
 #include "codec_impl.h"
+#include "usable_variants.h"
 
 #include <float.h>
 #include <string.h>
@@ -98,43 +99,31 @@ static inline int within(float scale, float least, float most)
 
 #endif
 
-typedef struct {
-    const char *name;
-    const p2p_kernels *const *codecs;
-} variant_table;
-
-#if defined(__aarch64__)
-#define BASELINE "neon" /* all aarch64 machines have NEON */
-#else
-#define BASELINE "baseline"
-#endif
-
-/* Return variant number `variant`. Its name is NULL if there is no such variant. */
-static variant_table variant_at(int variant)
+static const p2p_kernels *const *codecs_of(int variant)
 {
-    variant_table usable[3];
-    int count = 0;
+    switch (usable_variant(variant)) {
 #if defined(__x86_64__) && defined(__GNUC__)
-    __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
-        usable[count++] = (variant_table){"avx512", codecs_avx512};
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c"))
-        usable[count++] = (variant_table){"avx2", codecs_avx2};
+    case VARIANT_AVX512:
+        return codecs_avx512;
+    case VARIANT_AVX2:
+        return codecs_avx2;
 #endif
-    usable[count++] = (variant_table){BASELINE, codecs_baseline};
-    return variant >= 0 && variant < count ? usable[variant] : (variant_table){0, 0};
+    case VARIANT_BASELINE:
+        return codecs_baseline;
+    default:
+        return 0;
+    }
 }
 
 const char *p2p_variant_name(int variant)
 {
-    return variant_at(variant).name;
+    return usable_variant_name(variant);
 }
 
 const p2p_kernels *p2p_kernels_of(int codec, int variant)
 {
-    variant_table found = variant_at(variant);
-    return found.name ? found.codecs[codec] : 0;
+    const p2p_kernels *const *codecs = codecs_of(variant);
+    return codecs ? codecs[codec] : 0;
 }
 
 int64_t p2p_encoded_bytes(int codec, int64_t numel, int64_t block)

@@ -1,5 +1,6 @@
 /* The variants of the kernel of sketches, and those that this machine can run. */
 #include "sketch_impl.h"
+#include "usable_variants.h"
 
 #include <float.h>
 #include <math.h>
@@ -91,40 +92,23 @@ static void gather(double *buckets, int64_t *sums)
 
 #endif
 
-typedef struct {
-    const char *name;
-    p2p_sketch_kernel sketch;
-} variant_entry;
-
-#if defined(__aarch64__)
-#define BASELINE "neon" /* all aarch64 machines have NEON */
-#else
-#define BASELINE "baseline"
-#endif
-
-/* Return variant number `variant`. Its name is NULL if there is no such variant. */
-static variant_entry variant_at(int variant)
-{
-    variant_entry usable[3];
-    int count = 0;
-#if defined(__x86_64__) && defined(__GNUC__)
-    __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
-        usable[count++] = (variant_entry){"avx512", sketch_avx512};
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c"))
-        usable[count++] = (variant_entry){"avx2", sketch_avx2};
-#endif
-    usable[count++] = (variant_entry){BASELINE, sketch_baseline};
-    return variant >= 0 && variant < count ? usable[variant] : (variant_entry){0, 0};
-}
-
 const char *p2p_sketch_variant_name(int variant)
 {
-    return variant_at(variant).name;
+    return usable_variant_name(variant);
 }
 
 p2p_sketch_kernel p2p_sketch_kernel_of(int variant)
 {
-    return variant_at(variant).sketch;
+    switch (usable_variant(variant)) {
+#if defined(__x86_64__) && defined(__GNUC__)
+    case VARIANT_AVX512:
+        return sketch_avx512;
+    case VARIANT_AVX2:
+        return sketch_avx2;
+#endif
+    case VARIANT_BASELINE:
+        return sketch_baseline;
+    default:
+        return 0;
+    }
 }
