@@ -90,9 +90,9 @@ async def answer(reception: StartupStatus, line: bytes) -> Answer:
     try:
         request = json.loads(line)
         name = request["command"]
-        command = COMMANDS.get(name) or partial(_ORDERS[name], request=request)
+        command = COMMANDS.get(name) or partial(ALL_ORDERS[name], request=request)
     except (ValueError, TypeError, KeyError, RecursionError):
-        known = ", ".join((*COMMANDS, *_ORDERS))
+        known = ", ".join((*COMMANDS, *ALL_ORDERS))
         return {"error": f"unknown command; the commands are {known}"}
     if name in STATUSES and reception.context is None:
         return reception.status().to_json()
@@ -161,7 +161,8 @@ STATUSES = {"status", "brief-status"}
 """The commands that are answered from the start of the node. The page uses the second one, which
 never computes a digest."""
 
-_ORDERS = ORDERS | {"check-average": check_average}
+ALL_ORDERS = ORDERS | {"check-average": check_average}
+"""The commands that take arguments."""
 
 COMMANDS: dict[str, Command] = {
     "status": _status,

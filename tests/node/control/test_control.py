@@ -16,8 +16,13 @@ import trio
 
 from p2ptrain.archive.home import Home
 from p2ptrain.identity import load_or_create
-from p2ptrain.node.control.control_socket import COMMANDS, LINE_BYTES_MAX, STATUSES, serve_commands
-from p2ptrain.node.control.orders import ORDERS
+from p2ptrain.node.control.control_socket import (
+    ALL_ORDERS,
+    COMMANDS,
+    LINE_BYTES_MAX,
+    STATUSES,
+    serve_commands,
+)
 from p2ptrain.node.joining.startup_status import GONE, StartupStatus
 from p2ptrain.node.state.context import Context
 from p2ptrain.node.state.join_requests import Applicant
@@ -97,7 +102,7 @@ async def test_answer_to_an_unknown_command_lists_the_valid_ones(
     async with serving(tmp_path) as r:
         said = await answer(r, line)
         assert said == {
-            "error": f"unknown command; the commands are {', '.join((*COMMANDS, *ORDERS))}"
+            "error": f"unknown command; the commands are {', '.join((*COMMANDS, *ALL_ORDERS))}"
         }
         assert "peer" in await answer(r, b'{"command":"status"}\n')
 
