@@ -91,11 +91,11 @@ def run_nodes(folder: Path, megabytes: int, *, member: bool) -> dict[str, object
     nodes = [ReachNode(home.root.name, home.root, at) for at, home in enumerate(homes)]
     try:
         nodes[0].launch(host_of(0), "--seed", "--limit-up", str(OPEN_NODES_LIMIT))
+        wait_until_ready(nodes[0])  # A seed whose first call is refused tries again after 10 s.
         for node in nodes[1:NEWCOMER]:
             node.launch(host_of(node.number), "--seed", "--bootstrap", address)
-        for node in nodes[:NEWCOMER]:
-            if not node.wait_for(lambda node=node: is_ready(node), START_S):  # type: ignore[misc]
-                raise TimeoutError(f"{node.name} did not start:\n{node.output()[-2000:]}")
+        for node in nodes[1:NEWCOMER]:
+            wait_until_ready(node)
         newcomer = nodes[NEWCOMER]
         newcomer.launch(host_of(NEWCOMER), "--bootstrap", address)
         limit_s = START_S + LINE_TIMES * megabytes * 8 / MBIT
@@ -104,6 +104,12 @@ def run_nodes(folder: Path, megabytes: int, *, member: bool) -> dict[str, object
     finally:
         for node in nodes:
             end(node)
+
+
+def wait_until_ready(node: ReachNode) -> None:
+    """Wait until the node serves the run. Raises TimeoutError."""
+    if not node.wait_for(lambda: is_ready(node), START_S):
+        raise TimeoutError(f"{node.name} did not start:\n{node.output()[-2000:]}")
 
 
 def is_ready(node: ReachNode) -> bool:
