@@ -82,7 +82,7 @@ static inline int within(float scale, float least, float most)
 #if defined(__x86_64__) && defined(__GNUC__)
 
 #include "lanes_avx2.h"
-#define KERNEL __attribute__((target("avx2,f16c")))
+#define KERNEL TARGET_AVX2
 #define VARIANT avx2
 #include "codec_variant.h"
 #undef LANES
@@ -90,7 +90,7 @@ static inline int within(float scale, float least, float most)
 #undef VARIANT
 
 #include "lanes_avx512.h"
-#define KERNEL __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512")))
+#define KERNEL TARGET_AVX512
 #define VARIANT avx512
 #include "codec_variant.h"
 #undef LANES

@@ -78,13 +78,13 @@ static void gather(double *buckets, int64_t *sums)
 
 #if defined(__x86_64__) && defined(__GNUC__)
 
-#define KERNEL __attribute__((target("avx2,f16c")))
+#define KERNEL TARGET_AVX2
 #define VARIANT avx2
 #include "sketch_variant.h"
 #undef KERNEL
 #undef VARIANT
 
-#define KERNEL __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512")))
+#define KERNEL TARGET_AVX512
 #define VARIANT avx512
 #include "sketch_variant.h"
 #undef KERNEL

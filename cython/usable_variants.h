@@ -8,6 +8,11 @@
 #define BASELINE "baseline"
 #endif
 
+/* The instructions of each variant. `usable_variant` checks for the same ones. */
+#define TARGET_AVX2 __attribute__((target("avx2,f16c")))
+#define TARGET_AVX512                                                                              \
+    __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512")))
+
 enum variant_kind { VARIANT_NONE, VARIANT_BASELINE, VARIANT_AVX2, VARIANT_AVX512 };
 
 /* Return the kind of variant number `variant`, or VARIANT_NONE if there is no such variant. */

@@ -45,11 +45,17 @@ class KeptSums:
         """A damaged log is replaced by an empty one: it only explains the past. Raises
         StoreError."""
         self._lock = threading.Lock()
+        """Guards `_reduces`. It is never held while the disk is written: the event loop waits for
+        it."""
+        self._writing = threading.Lock()
         self._reduces: dict[Digest, SignedReduce] = {}
+        self.damage = ""
+        """Why the log on disk could not be read; "" if it could."""
         try:
             self._log = RecordLog(path, disk=disk)
             self._reduces = {each.roster: each for each in map(_from_record, self._log)}
-        except P2PTrainError:
+        except P2PTrainError as exc:
+            self.damage = exc.what
             path.unlink(missing_ok=True)
             self._log = RecordLog(path, disk=disk)
 
@@ -62,8 +68,10 @@ class KeptSums:
 
     def save(self) -> None:
         """Write to disk durably what is kept. Raises StoreError."""
-        with self._lock:
-            self._log.rewrite(map(_to_record, self._reduces.values()))
+        with self._writing:
+            with self._lock:
+                kept = tuple(self._reduces.values())
+            self._log.rewrite(map(_to_record, kept))
 
     def shown(self, roster: Digest, start: int, stop: int) -> tuple[SignedRun, ...]:
         """Return what is kept about the elements [start, stop) in the reduce of `roster`."""

@@ -174,7 +174,10 @@ def _claims(stack: ExitStack, around: Surroundings) -> OwnClaims | None:
 
 
 def _sums(around: Surroundings) -> KeptSums:
-    return KeptSums(around.home.sums, around.disk)
+    sums = KeptSums(around.home.sums, around.disk)
+    if sums.damage:
+        around.journal.write("sums-lost", reason=sums.damage)
+    return sums
 
 
 def _ledger(

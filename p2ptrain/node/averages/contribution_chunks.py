@@ -41,11 +41,13 @@ short that the fetch does not warn the user: checks are tried again."""
 FETCH_S = 20.0
 """Deadline in seconds for one try. It is enough for the longest chunk at half a Mbit per second."""
 
-STALL_S = 10.0
-"""Seconds that the owner may take for a slice of 64 KiB. Then everybody is asked."""
+STALL_S, OWNER_S = 10.0, 20.0
+"""Seconds that the owner may take for a slice of 64 KiB, and for all. Then everybody is asked."""
 
-THREADS = trio.CapacityLimiter(8)
-"""These threads wait for peers, so they are not those of trio, which other work needs."""
+THREADS = trio.CapacityLimiter(128)
+"""These threads wait for peers, so they are not those of trio, which other work needs. There are
+more than the neighbours of a reduce, so that silent owners do not delay what honest ones send: a
+contribution that is late makes its peer look like a liar."""
 
 LOST = "the contribution is no longer stored anywhere, or its owner does not send it"
 
@@ -129,13 +131,17 @@ async def _chunk_of_owner(
     if not context.admission.admits(format.peer) or not context.peers.may_be_at(endpoint):
         return None
     asking = _Asking(context, endpoint, contribution, format, number)
-    try:
-        found, source = await in_thread(asking.run, stop=asking.stop, limiter=THREADS)
-    except (PeerError, ChunkCorrupt) as exc:
-        context.journal.write("owner-silent", peer=format.peer, reason=exc.what)
-        return None
-    fetch.note_fetched(context, {format.peer: source.received_bytes}, source.took_s)
-    return found
+    reason = f"it did not send the chunk within {OWNER_S:.0f} s"
+    with trio.move_on_after(OWNER_S):
+        try:
+            found, source = await in_thread(asking.run, stop=asking.stop, limiter=THREADS)
+        except (PeerError, ChunkCorrupt) as exc:
+            reason = exc.what
+        else:
+            fetch.note_fetched(context, {format.peer: source.received_bytes}, source.took_s)
+            return found
+    context.journal.write("owner-silent", peer=format.peer, reason=reason)
+    return None
 
 
 class _Asking:

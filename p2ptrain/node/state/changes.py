@@ -4,7 +4,7 @@ All tasks share one condition variable: a task that changes something calls `not
 waiting task checks the whole state again. One condition variable per task would wake fewer tasks,
 but a caller could forget to notify one.
 
-A node with stand-in trainers calls `notify_all` about 70 times in an outer step, and three dozen
+A node with stand-in trainers calls `notify_all` about 70 times in an outer step, and dozens of
 tasks wait. So a task that nobody waits for, such as one that warns the user, uses `wait_calmly`.
 """
 

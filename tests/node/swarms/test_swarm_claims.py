@@ -3,15 +3,18 @@ check what an average was made of. Nodes are real, trainers are simulated."""
 
 from __future__ import annotations
 
+import threading
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
+import pytest
 import trio
 
 from p2ptrain.cli.main import main
 from p2ptrain.ids import Digest
+from p2ptrain.node.averages import contribution_chunks
 from p2ptrain.node.averages.check_task import WARNING
 from p2ptrain.node.averages.checking import check_chunk
 from p2ptrain.node.state.trainer import ClaimedWork, TrainerState
@@ -31,8 +34,9 @@ async def test_every_node_checks_what_an_average_was_made_of(tmp_path: Path) -> 
         s.check_equal()
         found = [record for node in s.up for record in node.events("average-checked")]
         assert {record["wrong"] for record in found} == {""}
-        assert s["ann"].events("owner-silent") == []
-        assert not s["ann"].context.store.has_chunk(contribution_of(s["bob"], 2)), "not stored"
+        # On a busy machine Bob may have been too slow. Then Ann has asked everybody, and stored it.
+        if not s["ann"].events("owner-silent"):
+            assert not s["ann"].context.store.has_chunk(contribution_of(s["bob"], 2))
         words = ["verify", "--average", "2", "--chunks", "2", "--home", str(s["ann"].home.root)]
         assert await trio.to_thread.run_sync(partial(main, words)) == 0
 
@@ -47,8 +51,20 @@ def contribution_of(node: SwarmNode, step: int) -> Digest:
     return claim.contribution
 
 
-async def test_contribution_of_a_silent_owner_comes_from_another_peer(tmp_path: Path) -> None:
-    """The owner is up, but its connections for chunks fail. The seed has its contribution."""
+def serve_nothing(ended: threading.Event) -> None:
+    ended.wait()
+
+
+@pytest.mark.parametrize("hangs_up", [True, False])
+async def test_contribution_of_a_silent_owner_comes_from_another_peer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hangs_up: bool
+) -> None:
+    """The owner is up, but sends no chunks. The seed has its contribution."""
+    ended = threading.Event()
+    if hangs_up:
+        ended.set()
+    else:
+        monkeypatch.setattr(contribution_chunks, "OWNER_S", 0.5)
     async with swarm(tmp_path, nodes=("ann", "bob"), steps=1, trust=CLAIMS) as s:
         await s.until(lambda: s.at_step(1) and all(map(good_checks, s.up)))
         ann, bob, seed = (s[name].context for name in ("ann", "bob", "seed"))
@@ -56,8 +72,11 @@ async def test_contribution_of_a_silent_owner_comes_from_another_peer(tmp_path: 
         for digest in (contribution, *bob.store.manifest(contribution).chunks):
             seed.store.put_chunk(bob.store.get_chunk(digest))
         ann.blobs.connections.close()
-        bob.plane.listener.handle(PURPOSE, lambda connection, hello: None)
-        found = await check_chunk(ann, 0)
+        bob.plane.listener.handle(PURPOSE, lambda connection, hello: serve_nothing(ended))
+        try:
+            found = await check_chunk(ann, 0)
+        finally:
+            ended.set()
         assert found.is_good, found
         assert [record["peer"] for record in s["ann"].events("owner-silent")] == [bob.me]
 
